@@ -1,8 +1,8 @@
 """Export of the trained model: a folder of Hugging Face in the Llama layout, or with a file of llama.cpp beside it.
 
-Reads the last milestone of `checkpoint`, `tokenizer`, and the records that these were made from; writes a new local folder
-with weights, configurations, tokenizer, the model's card (`README.md`) and `export.json`: the artifact that it was made
-from, and size and sha256 of every file.
+Reads the last milestone of `checkpoint`, `tokenizer`, and the records that these were made from; writes a new local
+folder with weights, configurations, tokenizer, the model's card (`README.md`) and `export.json`: the artifact that it
+was made from, and size and sha256 of every file.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The card of a trained model, made of the records it comes from: what was read, what was left out, and how it was trained.
+"""The card of a trained model, made of the records it comes from: what was read and left out, how it was trained.
 
 Reads records, `run.json`, `model.json` and `scores.json`, and the funnel of the documents.
 """
@@ -37,7 +37,10 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     }
     about = [
         f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout, trained by Sluice on "
-        f"{run['steps'] * run['batch_size'] * run['seq_len']:,} tokens. It reads end-of-text before a text, and has seen "
+        f"{
+            run['steps']
+            * run['batch_size']
+            * run['seq_len']:,} tokens. It reads end-of-text before a text, and has seen "
         f"sequences of {run['seq_len']:,} tokens at most. It continues texts; it follows no instructions."
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})

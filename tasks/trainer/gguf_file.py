@@ -1,7 +1,7 @@
 """A model as one file of llama.cpp: GGUF, architecture "llama", fp32. Needs the extra `gguf`.
 
-Reads a model folder of Hugging Face. llama.cpp turns queries and keys by neighbouring pairs, so the rows of their matrices
-are permuted from halves to pairs, as its own `convert_hf_to_gguf.py` does.
+Reads a model folder of Hugging Face. llama.cpp turns queries and keys by neighbouring pairs, so the rows of their
+matrices are permuted from halves to pairs, as its own `convert_hf_to_gguf.py` does.
 """
 
 import json

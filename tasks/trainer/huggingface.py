@@ -1,7 +1,7 @@
 """`config.json` of Hugging Face: shapes of published models, and the one of a model of ours in the Llama layout.
 
-Reads the configurations of the families below; imports no torch. Our weights are those of Llama as `transformers` has it,
-under other names: queries and keys are turned by halves, not by pairs, so none is permuted.
+Reads the configurations of the families below; imports no torch. Our weights are those of Llama as `transformers` has
+it, under other names: queries and keys are turned by halves, not by pairs, so none is permuted.
 """
 
 import json

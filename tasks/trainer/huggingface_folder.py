@@ -1,7 +1,7 @@
 """A model folder of Hugging Face, made of a checkpoint: what `transformers`, and servers that read its folders, load.
 
-Reads `model.safetensors`, the content of `model.json` and a `tokenizer.json`; makes the files of the folder. Weights are
-copied, renamed, byte for byte.
+Reads `model.safetensors`, the content of `model.json` and a `tokenizer.json`; makes the files of the folder. Weights
+are copied, renamed, byte for byte.
 """
 
 import json
@@ -26,7 +26,8 @@ def small_files(described: Mapping[str, Any], tokenizer: str) -> dict[str, bytes
 
     Args:
         described: content of the checkpoint's `model.json`.
-        tokenizer: content of its `tokenizer.json`. The exported one puts end-of-text before every text, as the model has
+        tokenizer: content of its `tokenizer.json`. The exported one puts end-of-text before every text, as the model
+        has
             read it before every document.
 
     Raises:

@@ -1,9 +1,9 @@
 """Stage `estimate`: what the training run of the recipe will take at its place.
 
 Reads the summary of the pack plan (vocabulary, sequence length) and, where there is one, the record of the previous
-version's checkpoint, whose MFU is taken for the next one. Writes `estimate.json` (`tasks.trainer.planning.estimate`) and
-`estimate.md`. A layout that the run cannot be trained in ends it with an error; one that does not fit the memory is a
-warning, since an estimate can be wrong. The layout is that of the place where the estimate is made first.
+version's checkpoint, whose MFU is taken for the next one. Writes `estimate.json` (`tasks.trainer.planning.estimate`)
+and `estimate.md`. A layout that the run cannot be trained in ends it with an error; one that does not fit the memory
+is a warning, since an estimate can be wrong. The layout is that of the place where the estimate is made first.
 """
 
 import json
@@ -34,7 +34,7 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     vocab_size, seq_len = summary["vocab_size"], summary["seq_len"]
     if layout:
         check_fit(layout, config.train, vocab_size, seq_len, layout.ranks)
-    previous = inputs["previous"] if "previous" in inputs else None
+    previous = inputs.get("previous")
     found = estimate(
         config,
         config.train,

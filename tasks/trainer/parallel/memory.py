@@ -1,8 +1,9 @@
-"""What a rank needs in memory at the peak of a step: a count of the tensors that are alive at the end of a forward pass.
+"""What a rank needs in memory at the peak of a step: the tensors that are alive at the end of a forward pass.
 
-Activations are counted as Korthikanti et al. 2022 (arXiv 2205.05198, section 4) do, for the operations of this model: what
-autograd stores of RMSNorm, attention with rotary positions, and SwiGLU. The allocator's waste, the libraries of the process
-and buffers of the collectives are not counted, nor is the copy of the state that a checkpoint is written from.
+Activations are counted as Korthikanti et al. 2022 (arXiv 2205.05198, section 4) do, for the operations of this model:
+what autograd stores of RMSNorm, attention with rotary positions, and SwiGLU. The allocator's waste, the libraries of
+the process and buffers of the collectives are not counted, nor is the copy of the state that a checkpoint is written
+from.
 """
 
 import math
@@ -98,8 +99,8 @@ def _stored(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool, l
 def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
     """Returns bytes per token that one layer stores without recomputation."""
     dim, query, key = shape.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    # A fused norm stores its input in fp32; the composite one the normalised input, too. Both outputs are whole: matrices
-    # read all positions.
+    # A fused norm stores its input in fp32; the composite one the normalised input, too. Both outputs are whole:
+    # matrices read all positions.
     norms = 2 * ((1 if gpu else 2) * FP32 * dim / layout.tensor + width * dim)
     # Ranks that share positions gather all keys and values.
     keys = 2 * (key if gpu else query) * layout.context

@@ -36,7 +36,8 @@ class PlanConfig(Config):
     memory_share: float = Field(default=0.9, gt=0, le=1)
     """Share of the memory that the tensors of a step may take: the allocator and the libraries need the rest."""
     mfu: float = Field(default=0.4, gt=0, le=1)
-    """Model FLOPs utilisation until a run of the recipe has measured it (published for dense bf16 on H100: 0.35 to 0.46)."""
+    """Model FLOPs utilisation until a run of the recipe has measured it. Published for bf16 on H100 are 0.35 to 0.46
+    (torchtitan, llm-foundry)."""
     watts: float = Field(default=700.0, gt=0)
     """Of one GPU with its share of the machine. The default is the limit of one H100 SXM alone."""
     region: str = "world"

@@ -72,8 +72,8 @@ def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
     """Returns price, energy and emissions of so many GPU-hours.
 
     kWh = GPU-hours x watts x PUE / 1000; kg of CO2 equivalent = kWh x g/kWh / 1000 (Patterson et al. 2021, "Carbon
-    Emissions and Large Neural Network Training", arXiv 2104.10350, section 2). What making the machines emitted is not in
-    it.
+    Emissions and Large Neural Network Training", arXiv 2104.10350, section 2). What making the machines emitted is not
+    in it.
     """
     kwh = gpu_hours * plan.watts * plan.place.pue / 1000
     return {

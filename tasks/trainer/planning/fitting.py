@@ -20,8 +20,8 @@ RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selectiv
 def layout_that_fits(run: TrainConfig, shape: Shape, seq_len: int, memory: float, ranks: int) -> Layout | None:
     """Returns a layout of at least so many ranks, of as few as possible, in which a step fits; None: there is none.
 
-    Of those with equally many ranks: the one with the least pipeline, then recomputation, then tensor parallelism, each of
-    which costs speed.
+    Of those with equally many ranks: the one with the least pipeline, then recomputation, then tensor parallelism,
+    each of which costs speed.
 
     Args:
         run: settings of the run.

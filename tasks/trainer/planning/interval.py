@@ -1,8 +1,8 @@
 """How often to save, where a run is interrupted now and then.
 
-With d the seconds that a checkpoint delays the run and M the mean time between failures, the time lost is least at about
-sqrt(2 d M) (Young 1974, "A first order approximation to the optimum checkpoint interval"); Daly 2006 ("A higher order
-estimate of the optimum checkpoint interval for restart dumps", equation 37) adds terms for a d that is not small.
+With d the seconds that a checkpoint delays the run and M the mean time between failures, the time lost is least at
+about sqrt(2 d M) (Young 1974, "A first order approximation to the optimum checkpoint interval"); Daly 2006 ("A higher
+order estimate of the optimum checkpoint interval for restart dumps", equation 37) adds terms for a d that is not small.
 """
 
 import math

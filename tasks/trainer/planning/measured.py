@@ -1,7 +1,7 @@
 """How fast a run was, as the record of its checkpoint has it.
 
-Reads and makes the metrics `step_seconds`, `timed_steps`, `flops_per_step`, `ranks`, `memory_gib` and, where it is known,
-`peak_flops` (of one device).
+Reads and makes the metrics `step_seconds`, `timed_steps`, `flops_per_step`, `ranks`, `memory_gib` and, where it is
+known, `peak_flops` (of one device).
 """
 
 from collections.abc import Mapping, Sequence

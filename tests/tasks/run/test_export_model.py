@@ -1,4 +1,4 @@
-"""`python -m tasks export .. model`: a folder that says what the model was made from, of the weights that were trained."""
+"""`python -m tasks export .. model`: the weights that were trained, and what they were made from."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The plan of a training: counts of published models, a head and an end of the DAG, and the measured MFU in the next one."""
+"""The plan of a training: before it and behind it in the DAG, and with the measured MFU in the next one."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The memory that a rank is said to need is what its process takes: parameters, gradients, moments and activations.
 
-Change the model, attention, the loss, the optimizer or tasks/trainer/parallel, and run the soak part: processes over gloo.
+Change the model, attention, the loss, the optimizer or tasks/trainer/parallel, and run the soak part: processes over
+gloo.
 """
 
 import json

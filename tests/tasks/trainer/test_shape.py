@@ -1,4 +1,4 @@
-"""Parameters of published models are those that were published, and FLOPs those that torch counts in their forward pass.
+"""Parameters of published models are those that were published, and FLOPs those that torch counts.
 
 The models are those of `transformers`, on torch's meta device: nothing is computed or stored.
 """

@@ -68,8 +68,8 @@ def test_a_registered_model_is_served_and_its_folder_loads_in_transformers(tmp_p
         assert run.close("FINISHED", model)
         (version,) = client(uri).search_model_versions("name='served'")
         assert version.tags["sluice.fingerprint"] == model.record.fingerprint
-        port = free_port()
-        command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/served/{version.version}",
+        port, number = free_port(), version.version
+        command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/served/{number}",
                    "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
         environment = {**os.environ, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
         process = subprocess.Popen(command, env=environment, start_new_session=True, cwd=Path(__file__).parents[4])
