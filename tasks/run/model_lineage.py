@@ -35,13 +35,11 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         "Takedowns and opt-outs": _left_out(artifacts, takedowns),
         "Made from": [f"- {kind}: `{one.address}` {one.record.fingerprint[:16]}" for kind, one in artifacts.items()],
     }
+    tokens = run["steps"] * run["batch_size"] * run["seq_len"]
     about = [
-        f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout, trained by Sluice on "
-        f"{
-            run['steps']
-            * run['batch_size']
-            * run['seq_len']:,} tokens. It reads end-of-text before a text, and has seen "
-        f"sequences of {run['seq_len']:,} tokens at most. It continues texts; it follows no instructions."
+        f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout, trained by Sluice on {tokens:,} "
+        f"tokens. It reads end-of-text before a text, and has seen sequences of {run['seq_len']:,} tokens at most. It "
+        "continues texts; it follows no instructions."
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
     return "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n" + text
@@ -120,8 +118,8 @@ def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:
     """Returns numbers, never what is taken down: the card is public."""
     stones = Tombstones.read(takedowns)
     lines = [
-        f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents are "
-        "taken down today"
+        f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
+        "are taken down today"
     ]
     lines += [f"- the training read the takedown {ref.address}" for ref in artifacts["checkpoint"].record.inputs
               if "/takedown" in ref.address]  # fmt: skip

@@ -10,8 +10,6 @@ from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.formats.tombstones import in_force
-from tasks.run import lineage
-from tasks.run.model_lineage import card
 from tasks.run.tracking.message import Message
 
 
@@ -19,6 +17,9 @@ def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> 
     """Creates a version of the model that `message` names, unless one with the same fingerprint exists."""
     import mlflow.pyfunc
     from mlflow.exceptions import MlflowException
+
+    from tasks.run import lineage
+    from tasks.run.model_lineage import card  # reads tables, which a process that registers nothing spares
 
     folder_name, model_name = message.registered or ("", "")
     name = model_name or message.context.experiment
