@@ -37,9 +37,9 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     }
     tokens = run["steps"] * run["batch_size"] * run["seq_len"]
     about = [
-        f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout, trained by Sluice on {tokens:,} "
-        f"tokens. It reads end-of-text before a text, and has seen sequences of {run['seq_len']:,} tokens at most. It "
-        "continues texts; it follows no instructions."
+        f"A decoder of {model['parameters']['total']:,} parameters in the Llama layout, trained by Sluice on "
+        f"{tokens:,} tokens. It reads end-of-text before a text, and has seen sequences of at most "
+        f"{run['seq_len']:,} tokens. It continues texts; it follows no instructions."
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
     return "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n" + text
