@@ -14,10 +14,12 @@ from tasks.trainer import loss as loss_module
 from tasks.trainer.attention import Kernel
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.flops import attended_length, flops_per_token, peak_flops
+from tasks.trainer.devices import peak_flops
+from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
+from tasks.trainer.shape import Shape
 from tasks.trainer.sizes import Size
 
 BATCHES = 4
@@ -113,7 +115,7 @@ def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, devic
     per_s = load.microbatch * load.seq_len / step_s
     runs = np.concatenate([np.diff(batch.cu_seqlens.numpy()) for batch in batches])
     by = {"": load.seq_len, "_causal": attended_length(runs)}
-    flops = {name: per_s * flops_per_token(size.model, size.vocab_size, keys) for name, keys in by.items()}
+    flops = {name: per_s * flops_per_token(Shape.of(size.model, size.vocab_size), keys) for name, keys in by.items()}
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return {
         "tokens_per_s": round(per_s),

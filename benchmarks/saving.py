@@ -21,10 +21,10 @@ import torch
 from benchmarks.result import keep
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model import parameter_counts
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
+from tasks.trainer.shape import Shape
 
 VOCABULARY, SEQ_LEN = 8192, 512
 MODEL = ModelConfig(layers=12, dim=768, heads=12, kv_heads=12)
@@ -74,7 +74,7 @@ def main() -> None:
     keep(
         "saving",
         {
-            "weights": parameter_counts(MODEL, VOCABULARY)["total"],
+            "weights": Shape.of(MODEL, VOCABULARY).weights["total"],
             "step_s": round(each, 3),
             "call_s": round(statistics.median(calls), 3),
             "window_s": round(statistics.median(windows), 2),

@@ -4,6 +4,7 @@
 |---|---|
 | reads | the asset `mixture`, and the tokens it was decided on; of a recipe without canaries the asset `tokens` |
 | makes | the asset `checkpoint`, `scores` on held-out text, and a version in MLflow's model registry |
+| | and where `[plan]` is enabled `estimate` before the training and `reconciled` after it: planned against real |
 | costs | `train.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 
 A killed training resumes from its newest good checkpoint, on the same batches.
@@ -42,4 +43,10 @@ for recipe in recipes_for("pretrain"):
             ),
             "register": StageOperator(task_id="register", stage="register", **common),
         }
+        # Only where the recipe has `[plan] enabled`.
+        around = [stage for stage in ("estimate", "reconcile") if recipe.has(STAGES[stage])]
+        tasks |= {stage: StageOperator(task_id=stage, stage=stage, **common) for stage in around}
         connect(tasks)
+        if around:
+            # The training does not read the estimate: with another price it is the same. It waits for it all the same.
+            tasks["estimate"] >> tasks["train"]

@@ -15,10 +15,12 @@ from tasks.stages.crawl import wiring as crawl
 from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
 from tasks.stages.dedup_index import wiring as dedup_index
+from tasks.stages.estimate import wiring as estimate
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
 from tasks.stages.paragraphs import wiring as paragraphs
 from tasks.stages.perplexity import wiring as perplexity
+from tasks.stages.reconcile import wiring as reconcile
 from tasks.stages.register import wiring as register
 from tasks.stages.repeats import wiring as repeats
 from tasks.stages.spans import wiring as spans
@@ -28,7 +30,7 @@ from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
-    *(dedup_index, tokens, spans, repeats, canary, train, evaluate, register, takedown),
+    *(dedup_index, tokens, spans, repeats, canary, estimate, train, reconcile, evaluate, register, takedown),
 )
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,25 @@ def export(store: Store, recipe: str, version: str, kind: str, out: str) -> Path
     artifacts = lineage.chain(store, recipe, version)
     if "shards" not in artifacts:
         raise InputError(f"{recipe}@{version} has no token shards", "run the stage encode first")
+    with new_folder(out) as partial:
+        exporter = _Exporter(artifacts["shards"], in_force(store, recipe), partial)
+        exporter.write(kind)
+        (partial / "tokenizer.json").write_bytes(artifacts["tokenizer"].read("tokenizer.json"))
+        (partial / "export.json").write_text(json.dumps(exporter.description(kind), indent=1, sort_keys=True) + "\n")
+    return Path(out).absolute()
+
+
+@contextmanager
+def new_folder(out: str) -> Iterator[Path]:
+    """Yields a folder to fill, which gets the name `out` when it is complete; raises InputError if that exists."""
     target = Path(out).absolute()
     if target.exists():
         raise InputError(f"{target} exists already", "name a folder that does not exist")
-    # The folder gets its name when it is complete.
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    exporter = _Exporter(artifacts["shards"], in_force(store, recipe), partial)
-    exporter.write(kind)
-    (partial / "tokenizer.json").write_bytes(artifacts["tokenizer"].read("tokenizer.json"))
-    (partial / "export.json").write_text(json.dumps(exporter.description(kind), indent=1, sort_keys=True) + "\n")
+    yield partial
     os.replace(partial, target)
-    return target
 
 
 class _Exporter:

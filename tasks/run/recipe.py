@@ -40,6 +40,7 @@ from tasks.stages.spans.config import SpansConfig
 from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.planning.config import PlanConfig
 
 RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
 
@@ -84,6 +85,7 @@ class Recipe(Config):
     repeats: RepeatsConfig = RepeatsConfig()
     canary: CanaryConfig = CanaryConfig()
     train: TrainConfig = TrainConfig()
+    plan: PlanConfig = PlanConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     registry: RegisterConfig = RegisterConfig()
     takedown: TakedownConfig = TakedownConfig()
@@ -110,6 +112,15 @@ class Recipe(Config):
             return given
         crawls = _crawls(info.data["makes"], info.data["crawl"])
         return given.model_copy(update={"sources": judged_by_default(crawls, info.data["extract"], given.trusted)})
+
+    @field_validator("plan")
+    @classmethod
+    def _of_this_training(cls, given: PlanConfig, info: ValidationInfo) -> PlanConfig:
+        if not given.enabled or "train" not in info.data:
+            return given
+        if given.train not in (None, info.data["train"]):
+            raise ValueError("plan.train is filled in from [train]: leave it out")
+        return given.model_copy(update={"train": info.data["train"]})
 
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
@@ -189,6 +200,7 @@ class Recipe(Config):
         crawls, trusted = _crawls(self.makes, self.crawl), self.consolidate.trusted
         if self.consolidate.sources == judged_by_default(crawls, self.extract, trusted):
             del settings["consolidate"]["sources"]
+        settings["plan"].pop("train", None)
         assign(settings, values)
         return parse(type(self), settings, "override", _across)
 

@@ -25,8 +25,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
-from tasks.trainer.layout import CHECK, LAYOUT, RANKS
-from tasks.trainer.place_config import CHECKPOINTS, PREEMPTION
+from tasks.trainer.environment import CHECK, CHECKPOINTS, LAYOUT, PREEMPTION, RANKS
 
 log = logging.getLogger("sluice.runner")
 

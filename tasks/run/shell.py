@@ -57,8 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
     look.add_argument("--json", action="store_true", help="print JSON")
-    export = _command(commands, "export", "write the token shards for another trainer", _export)
-    export.add_argument("format", choices=("megatron", "webdataset", "huggingface"))
+    plan = _command(commands, "plan", "what the training will take, and how true that was", _plan)
+    plan.add_argument("--model", default="", help="config.json of another model to plan the training of")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    export = _command(commands, "export", "write the token shards for another trainer, or the model", _export)
+    export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf"))
     export.add_argument("out", help="the folder to make")
     audit = _command(commands, "audit", "list all takedowns, and prove that what is current is free of them", _audit)
     audit.add_argument("--json", action="store_true", help="print JSON")
@@ -137,12 +140,24 @@ def _inspect(options: argparse.Namespace) -> None:
     print(json.dumps(found, indent=1) if options.json else render(found))
 
 
-def _export(options: argparse.Namespace) -> None:
-    from tasks.run.export import export
+def _plan(options: argparse.Namespace) -> None:
+    from tasks.run.plan_cli import plan, render
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
-    print(export(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
+    found = plan(recipe, open_store(recipe), options.version or recipe.version, options.model)
+    print(json.dumps(found, indent=1) if options.json else render(found))
+
+
+def _export(options: argparse.Namespace) -> None:
+    from tasks.run.export import export
+    from tasks.run.export_model import FORMATS as MODELS
+    from tasks.run.export_model import export_model
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    which = export_model if options.format in MODELS else export
+    print(which(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
 
 
 def _explain(options: argparse.Namespace) -> None:

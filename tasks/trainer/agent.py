@@ -21,10 +21,10 @@ from pathlib import Path
 
 from tasks.trainer import parent_watch, preemption
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.environment import preemption_here
 from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.gang import Gang
 from tasks.trainer.metrics import FILE, last_step
-from tasks.trainer.place_config import preemption_here
 
 MAX_RESTARTS = 5
 """How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""

@@ -32,8 +32,12 @@ class Faults:
 
     def damaged(self, step: int, error: Exception) -> None:
         """Records a checkpoint that cannot be used."""
+        self.location(step, f"the checkpoint of step {step} cannot be used: {error}")
+
+    def location(self, step: int, what: str) -> None:
+        """Records what is wrong with a location of checkpoints, or with one in it."""
         do = "look at the disk or the network of that location; the run goes on without it"
-        self.report(CHECKPOINT, step, f"the checkpoint of step {step} cannot be used: {error}".rstrip("."), do)
+        self.report(CHECKPOINT, step, what.rstrip("."), do)
 
     def report(self, kind: str, step: int, what: str, do: str) -> None:
         """Records a fault.

@@ -1,4 +1,4 @@
-"""Floating-point operations of a model per token, peak rates of GPUs, and their quotient, MFU.
+"""Floating-point operations of a model per token, for MFU: their share of the peak rate of the devices.
 
 Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B) is the share of the peak that a
 machine without any overhead would need for the same tokens per second. Forward and backward pass count, recomputation
@@ -12,72 +12,20 @@ figures of PaLM and llm-foundry are computed, and the ones here compare with the
 attention within documents needs, which is less.
 """
 
-import re
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.trainer.config import ModelConfig
-
-PEAKS = {
-    "A100": 312e12,
-    "A10G": 70e12,
-    "A10": 125e12,
-    "L4": 121e12,
-    "L40": 181e12,
-    "L40S": 362e12,
-    "H100": 989e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H200": 989e12,
-    "H200 NVL": 835e12,
-    "GH200": 989e12,
-    "B200": 2250e12,
-    "GB200": 2500e12,
-}
-"""FLOP/s of bf16 on tensor cores, dense, by words of the name that CUDA reports ("NVIDIA H100 80GB HBM3"); a name
-without "PCIe" or "NVL" is that of the SXM module. NVIDIA's data sheets have, in TFLOP/s, dense | with sparsity, which
-is twice as much (-: not stated):
-
-NVIDIA A100 Tensor Core GPU                    312 | 624, both forms
-NVIDIA A10; A10G, product brief for AWS        125 | 250; 70 | 140
-NVIDIA L4; L40; L40S                           - | 242; 181 | 362; 362 | 733
-NVIDIA H100 Tensor Core GPU                    - | 1,979 SXM, 1,671 NVL; 1,513 PCIe (edition of 2022)
-NVIDIA H200 Tensor Core GPU                    - | 1,979 SXM, 1,671 NVL
-NVIDIA GH200 Grace Hopper Superchip            990 | 1,979
-NVIDIA Blackwell: HGX B200; GB200 NVL72        - | 4,500; 5,000, per GPU
-"""
+from tasks.trainer.shape import Shape
 
 
-def peak_flops(device: str) -> float | None:
-    """Returns the dense bf16 FLOP/s of a GPU by its name.
-
-    None where it is not known: that of a CPU, of other cards, and of a part of a card (MIG).
-
-    >>> peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("AMD EPYC")
-    (989000000000000.0, 756000000000000.0, None)
-    """
-    words = set(re.split(r"[\s-]+", device))
-    fitting = [name for name in PEAKS if set(name.split()) <= words and "MIG" not in words]
-    return PEAKS[max(fitting, key=len)] if fitting else None
-
-
-def matmul_weights(model: ModelConfig, vocab_size: int) -> int:
-    """Returns the number of weights that every token is multiplied with: those of the layers and of the head."""
-    attention = model.dim * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
-    return model.layers * (attention + 3 * model.dim * model.ffn_dim) + vocab_size * model.dim
-
-
-def flops_per_token(model: ModelConfig, vocab_size: int, attended: float) -> float:
+def flops_per_token(shape: Shape, attended: float) -> float:
     """Returns the FLOPs of forward and backward pass per token.
 
     Args:
-        model: shape of the model.
-        vocab_size: columns of the output head.
+        shape: of the model.
         attended: mean number of keys that a query is compared with; the sequence length by convention.
     """
-    attention = 12 * model.layers * model.heads * model.head_dim * attended
-    return 6 * matmul_weights(model, vocab_size) + attention
+    return 6 * shape.matmul_weights + 12 * shape.layers * shape.heads * shape.head_dim * attended
 
 
 def attended_length(lengths: ArrayLike) -> float:

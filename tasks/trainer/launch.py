@@ -28,8 +28,9 @@ from tasks.core.errors import (
 )
 from tasks.trainer import failure, parent_watch
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.environment import ranks_here
 from tasks.trainer.gang import Gang
-from tasks.trainer.layout import CHECK, CHECK_EVERY, LAYOUT, RANKS, Layout
+from tasks.trainer.layout import Layout
 from tasks.trainer.metrics import FILE, MetricsTail
 
 log = logging.getLogger("sluice.train")
@@ -46,27 +47,6 @@ OnMetrics = Callable[[int, dict[str, float]], None]
 def training_command(spec_path: str, nproc: int) -> list[str]:
     """Returns the command that trains the spec at `spec_path` with `nproc` ranks on this node."""
     return [sys.executable, "-m", "tasks.trainer.agent", "--spec", spec_path, "--nproc", str(nproc)]
-
-
-def ranks_here() -> int:
-    """Returns the number of ranks per node that the place configures; not part of the fingerprint."""
-    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS) or "1"
-    if not configured.isdecimal() or int(configured) < 1:
-        raise RecipeError(
-            f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
-        )
-    return int(configured)
-
-
-def layout_here() -> Layout | None:
-    """Returns the layout that the place configures, which is not part of the fingerprint either."""
-    configured = os.environ.get(LAYOUT)
-    return Layout.model_validate_json(configured) if configured else None
-
-
-def check_every_here() -> int:
-    """Returns the steps between two checks of the ranks that the place configures; not part of the fingerprint."""
-    return int(os.environ.get(CHECK) or CHECK_EVERY)
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:

@@ -10,8 +10,6 @@ from pydantic import Field
 
 from tasks.core.config import Config
 
-RANKS, LAYOUT, CHECK = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
-"""Environment of a stage: ranks per node, a Layout as JSON where the place has one, and steps between two checks."""
 CHECK_EVERY = 200
 """Steps between two checks of the ranks' shares of the gradient, where the place says nothing else."""
 

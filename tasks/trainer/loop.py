@@ -27,13 +27,13 @@ from tasks.trainer.integrity import Gradient, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
-from tasks.trainer.model import parameter_counts
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
 from tasks.trainer.self_test import processor
+from tasks.trainer.shape import Shape
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
@@ -75,7 +75,7 @@ class Trainer:
             self.replica, self.batches, ranks, self.integrity, self.withheld, self.faults, lambda: self.stop_requested
         )
         if ranks.rank == 0:
-            counts = parameter_counts(self.run.model, self.batches.vocab_size)
+            counts = Shape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
     def _replica(self) -> "Replicated | Sharded":

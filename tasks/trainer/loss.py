@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-CHUNK = 512
+from tasks.trainer.shape import LOSS_ROWS
+
+CHUNK = LOSS_ROWS
 IGNORED = -100
 """Label of a position without a next token; torch's convention."""
 

@@ -6,7 +6,7 @@ Pre-norm RMSNorm, rotary positions, grouped-query attention, SwiGLU (Touvron et 
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -190,13 +190,3 @@ def build(config: ModelConfig, vocab_size: int, seed: int) -> Transformer:
         for name, weight in model.named_parameters():
             weight.copy_(initial_weight(config, name, weight.shape, seed))
     return model
-
-
-def parameter_counts(config: ModelConfig, vocab_size: int) -> Mapping[str, int]:
-    """Returns the number of weights by part: `embedding`, `head`, `layers`, `norm` and their sum `total`."""
-    attention = config.dim * config.head_dim * (2 * config.heads + 2 * config.kv_heads)
-    layers = config.layers * (attention + 3 * config.dim * config.ffn_dim + 2 * config.dim)
-    embedding = vocab_size * config.dim
-    head = 0 if config.tie_embeddings else embedding
-    total = embedding + head + layers + config.dim
-    return {"embedding": embedding, "head": head, "layers": layers, "norm": config.dim, "total": total}

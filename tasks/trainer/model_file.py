@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
+from torch import Tensor
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model import Transformer, parameter_counts
+from tasks.trainer.huggingface import llama_name
+from tasks.trainer.model import Transformer
+from tasks.trainer.shape import Shape
 
 FILE = "model.json"
 
@@ -32,7 +35,7 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
         "eos_id": tokens.eos_id,
         "tokenizer_sha256": tokens.tokenizer_sha256,
         "seq_len": seq_len,
-        "parameters": parameter_counts(config, tokens.vocab_size),
+        "parameters": dict(Shape.of(config, tokens.vocab_size).weights),
     }
 
 
@@ -41,7 +44,7 @@ def load_model(description: Path, weights: Path) -> tuple[Transformer, dict[str,
 
     Args:
         description: path of a `model.json`.
-        weights: path of a `model.safetensors`.
+        weights: path of a `model.safetensors`, of a checkpoint or with the names of the Llama layout.
 
     Raises:
         InputError: a file is missing, broken, or the two do not belong together.
@@ -49,8 +52,14 @@ def load_model(description: Path, weights: Path) -> tuple[Transformer, dict[str,
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        model.load_state_dict(load_file(weights))
+        model.load_state_dict(_ours(load_file(weights), model))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not make a model ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
     return model.eval(), content
+
+
+def _ours(weights: dict[str, Tensor], model: Transformer) -> dict[str, Tensor]:
+    """Returns the weights under our names."""
+    names = {llama_name(name): name for name in model.state_dict()}
+    return {names.get(name, name): weight for name, weight in weights.items()}

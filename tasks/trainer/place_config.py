@@ -1,20 +1,14 @@
 """Settings of a training run that belong to its place: where checkpoints are kept, and who announces a preemption.
 
 Imports pydantic only, so that the Airflow dag-processor can load it. Nothing here affects the result of a run. The
-settings reach the processes of a run by its environment.
+settings reach the processes of a run by its environment (`environment`).
 """
 
-import os
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config, absolute
-
-CHECKPOINTS, PREEMPTION = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
-"""Environment of a stage: CheckpointLocations and PreemptionNotice as JSON, where the place has them."""
-
-C = TypeVar("C", bound=Config)
 
 
 class Copies(Config):
@@ -63,18 +57,3 @@ class PreemptionNotice(Config):
     """Of the metadata server, such as http://[fd00:ec2::254]; empty: the provider's usual one."""
     poll_s: float = Field(default=5.0, gt=0)
     """Seconds between two requests."""
-
-
-def checkpoints_here() -> CheckpointLocations:
-    """Returns the locations that the place of this process configures."""
-    return _configured(CheckpointLocations, CHECKPOINTS) or CheckpointLocations()
-
-
-def preemption_here() -> PreemptionNotice | None:
-    """Returns the notice that the place of this process configures; None: there is none."""
-    return _configured(PreemptionNotice, PREEMPTION)
-
-
-def _configured(kind: type[C], name: str) -> C | None:
-    text = os.environ.get(name)
-    return kind.model_validate_json(text) if text else None

@@ -21,7 +21,7 @@ from tasks.core.store import Store
 from tasks.trainer import checkpoint, milestones
 from tasks.trainer.copies import CopyLocation
 from tasks.trainer.copying import Copier
-from tasks.trainer.faults import CHECKPOINT, Faults
+from tasks.trainer.faults import Faults
 from tasks.trainer.locations import Location, Milestones, Scratch
 from tasks.trainer.metrics import FILE, proven_steps
 from tasks.trainer.place_config import CheckpointLocations
@@ -130,10 +130,9 @@ class Recovery:
         self._report(step, f"checkpoints in {location.name} cannot be read: {error}")
 
     def _report(self, step: int, what: str) -> None:
-        do = "look at the disk or the network of that location; the run goes on without it"
         self.run.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # a full disk: it is in the log
-            self.faults.report(CHECKPOINT, step, what.rstrip("."), do)
+            self.faults.location(step, what)
 
     def _drop_unproven(self) -> None:
         proven = proven_steps(self.run / FILE)

@@ -45,7 +45,7 @@ class TextModel:
         return [self._continue(prompt, sampling) for prompt in prompts_of(model_input)]
 
     def _continue(self, prompt: str, sampling: Sampling) -> str:
-        ids = self.tokenizer.encode(prompt).ids
+        ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids
         more = continuation(self.model, ids, self.description["eos_id"], self.description["seq_len"], sampling)
         return str(self.tokenizer.decode(more))
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.flops import flops_per_token, peak_flops
+from tasks.trainer.devices import peak_flops
+from tasks.trainer.flops import flops_per_token
 from tasks.trainer.layout import Layout
-from tasks.trainer.model import parameter_counts
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.ranks import Ranks
+from tasks.trainer.shape import Shape
 from tasks.trainer.starts import write_start
 
 SAMPLE_S = 5.0
@@ -40,8 +41,8 @@ class Telemetry:
         cuda = ranks.device.type == "cuda"
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.batch_size * seq_len
-        self.flops_per_token = flops_per_token(run.model, vocab_size, seq_len)
-        self.parameters = parameter_counts(run.model, vocab_size)["total"]
+        self.flops_per_token = flops_per_token(Shape.of(run.model, vocab_size), seq_len)
+        self.parameters = Shape.of(run.model, vocab_size).weights["total"]
         self.peak = peak_flops(self.device)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None
         self._sampled = float("-inf")

@@ -1,22 +1,23 @@
 """Stage `register`: packs the last checkpoint, its tokenizer and its lineage as one model folder.
 
 Reads `checkpoint`, `scores`, `tokenizer` and `mixture`; writes the artifact `model` (`model/model.safetensors`,
-`model/model.json`, `model/tokenizer.json`, `model/lineage.json`) and registers it in MLflow through the tracker.
+`config.json`, `generation_config.json`, `tokenizer_config.json`, `tokenizer.json`, `model.json`, `lineage.json`, all in
+`model/`) and registers it in MLflow through the tracker. The folder is one of Hugging Face, in the Llama layout.
 The lineage names the checkpoint from whose weights the run began ("initial"), where there is one.
 """
 
 import json
-import shutil
 
 from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.origin import origin_ref
 from tasks.stages.register.config import RegisterConfig
+from tasks.trainer.huggingface_folder import copy_renamed, small_files
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -24,10 +25,15 @@ def run(config: RegisterConfig, inputs: Inputs, output: Output, engine: Engine) 
     checkpoint = inputs["checkpoint"]
     last = _last_checkpoint(checkpoint)
     scores = json.loads(inputs["scores"].read("scores.json"))
+    described = checkpoint.read("model.json")
+    files = small_files(json.loads(described), inputs["tokenizer"].read("tokenizer.json").decode())
+    files["model.json"] = described
     with output.part("model", conserved=False) as part:
-        _copy(part, checkpoint, f"{last}/model.safetensors", "model/model.safetensors")
-        _copy(part, checkpoint, "model.json", "model/model.json")
-        _copy(part, inputs["tokenizer"], "tokenizer.json", "model/tokenizer.json")
+        with checkpoint.open(f"{last}/model.safetensors") as source, part.file("model/model.safetensors") as target:
+            copy_renamed(source, target)
+        for name, content in files.items():
+            with part.file(f"model/{name}") as file:
+                file.write(content)
         with part.file("model/lineage.json") as file:
             file.write(canonical_json(_lineage(inputs, last, scores)).encode())
     output.register_model("model", config.model)
@@ -41,11 +47,6 @@ def _last_checkpoint(checkpoint: Artifact) -> str:
     if not folders:
         raise InputError(f"{checkpoint.address} holds no checkpoint", "run the stage train again")
     return max(folders)
-
-
-def _copy(part: Part, source: Artifact, path: str, target: str) -> None:
-    with source.open(path) as read, part.file(target) as write:
-        shutil.copyfileobj(read, write, 1 << 20)
 
 
 def _lineage(inputs: Inputs, last: str, scores: dict[str, object]) -> dict[str, object]:

@@ -14,8 +14,9 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.alerts import percentiles
 from tasks.stages.train.chart import chart, smoothed
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.flops import attended_length, flops_per_token, matmul_weights
+from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.mixing import epochs
+from tasks.trainer.shape import Shape
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -158,15 +159,15 @@ def _speed(metrics: Lines, starts: Lines) -> dict[str, Any]:
 
 def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns FLOPs per token by the convention and as documents need them, and MFU by both."""
-    model, vocab_size = spec.run.model, plan.format.vocab_size
+    shape = Shape.of(spec.run.model, plan.format.vocab_size)
     read = [source for source in plan.sources if spec.weights.get(source)]
     lengths = {source: _lengths(plan, source) for source in read}
     weights = {source: spec.weights[source] for source in read}
     attended = sum(weights[source] * attended_length(lengths[source]) for source in read) / sum(weights.values())
-    usual = flops_per_token(model, vocab_size, plan.seq_len)
-    needed = flops_per_token(model, vocab_size, attended)
+    usual = flops_per_token(shape, plan.seq_len)
+    needed = flops_per_token(shape, attended)
     return {
-        "weights": matmul_weights(model, vocab_size),
+        "weights": shape.matmul_weights,
         "seq_len": plan.seq_len,
         "attended": attended,
         "usual": round(usual),

@@ -33,17 +33,19 @@ from tasks.stages.train.figure import loss_curve
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings
-from tasks.trainer.launch import check_every_here, layout_here, train_local
+from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice
-from tasks.trainer.place_config import checkpoints_here
+from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
+from tasks.trainer.starts import read_starts
 
 log = logging.getLogger("sluice.train")
 
@@ -108,7 +110,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     output.log_file("loss.png", loss_curve(metrics))
     monitor.send_page()
     report = _report(metrics, spec)
-    counted = {**report.metrics, **monitor.counts()}
+    speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
+    counted = {**report.metrics, **speed, **monitor.counts()}
     return replace(report, metrics=counted, note=f"{report.note}{begun}", inputs=notice.refs())
 
 

@@ -1,6 +1,4 @@
-"""Which layouts a run can be trained in, and what a rank needs in memory."""
-
-import math
+"""Which layouts a run can be trained in."""
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
@@ -68,26 +66,3 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
             + ("a multiple is needed" if layout.schedule == "interleaved" else "as many are needed")
         )
     return reasons
-
-
-def memory_per_rank(layout: Layout, run: TrainConfig, parameters: int, seq_len: int) -> dict[str, int]:
-    """Returns an estimate in bytes of what a rank has in memory: `state`, `gradients`, `parameters`, `activations`.
-
-    Parameters, moments and summed gradients are fp32. Activations per layer and token: 34 x dim bytes in bf16 with a
-    fused attention (Korthikanti et al. 2022, arXiv 2205.05198, equation 2 without its attention term), twice that in
-    fp32; 2 x dim with `full` recomputation, 10 x dim x 2 with `selective`. The moments are AdamW's: Muon has fewer, and
-    PowerSGD keeps two copies of the gradient that do not count here.
-    """
-    width = 4 if run.precision == "fp32" else 2
-    own = parameters / (layout.tensor * layout.pipeline)
-    sharded = layout.shard * layout.context
-    per_layer = {"none": 17, "selective": 10, "full": 1}[layout.recompute] * width * run.model.dim
-    layers = math.ceil(run.model.layers / layout.pipeline)
-    in_flight = layout.pipeline if layout.pipeline > 1 else 1
-    tokens = run.microbatch * seq_len / layout.context / layout.tensor
-    return {
-        "state": round(12 * own / sharded),
-        "gradients": round(4 * own / (sharded if layout.zero > 1 else 1)),
-        "parameters": round(width * own / (sharded if layout.zero == 3 else 1)),
-        "activations": round(per_layer * layers * tokens * in_flight),
-    }

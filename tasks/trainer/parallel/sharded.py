@@ -31,17 +31,19 @@ from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
-from tasks.trainer.model import initial_weight, parameter_counts
+from tasks.trainer.model import initial_weight
 from tasks.trainer.optim import build_optimizer
 from tasks.trainer.pace import Stopwatch
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.contribution import contribution_of
-from tasks.trainer.parallel.fit import check_fit, memory_per_rank
+from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.parallel.memory import memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.rank_copies import Copies
 from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
+from tasks.trainer.shape import Shape
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +65,11 @@ class Sharded:
     def __init__(self, run: TrainConfig, layout: Layout, vocab_size: int, seq_len: int, ranks: Ranks) -> None:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
-            needs = memory_per_rank(layout, run, parameter_counts(run.model, vocab_size)["total"], seq_len)
+            needs = memory_per_rank(
+                layout, run, Shape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
+            )
             parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
-            log.info("a rank needs about %.2f GiB (%s) beside the logits", sum(needs.values()) / 2**30, parts)
+            log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
         ranks.join_alone()
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)

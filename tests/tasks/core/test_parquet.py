@@ -1,4 +1,7 @@
-"""Parquet is opened in one place, in a way that lets short processes end well."""
+"""Parquet is opened in one place, in a way that lets short processes end well.
+
+Change how Parquet is opened, or the version of Arrow, and run the soak part.
+"""
 
 import ast
 import gc

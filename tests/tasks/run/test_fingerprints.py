@@ -36,9 +36,11 @@ BEFORE = {
     "arms": "2178955505f598b5",
     "canary": "9a945f315ba3f7ce",
     "decide": "5989258a8530c637",
+    "estimate": "46a0a5e1a9bac75b",
     "train": "13e3389e21916738",
+    "reconcile": "731931eb889c50ab",
     "evaluate": "1f7bcca59b49bd97",
-    "register": "545494146244a0b3",
+    "register": "bfb522fe97076ad8",
     "takedown": "c3a439011111b286",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""

@@ -1,4 +1,7 @@
-"""A run that begins from the weights of another: lineage, look-ups and takedowns follow both."""
+"""A run that begins from the weights of another: lineage, look-ups and takedowns follow both.
+
+Change what is registered or sent to MLflow, and run the soak part.
+"""
 
 import json
 import logging

@@ -23,16 +23,22 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.rank import RANKS
-from tasks.trainer.launch import check_every_here, layout_here, ranks_here
-from tasks.trainer.layout import CHECK, CHECK_EVERY, LAYOUT, Layout
-from tasks.trainer.place_config import (
+from tasks.trainer.environment import (
+    CHECK,
     CHECKPOINTS,
+    LAYOUT,
     PREEMPTION,
+    check_every_here,
+    checkpoints_here,
+    layout_here,
+    preemption_here,
+    ranks_here,
+)
+from tasks.trainer.layout import CHECK_EVERY, Layout
+from tasks.trainer.place_config import (
     CheckpointLocations,
     CopyFolder,
     PreemptionNotice,
-    checkpoints_here,
-    preemption_here,
 )
 from tests.corpora import tokens_in
 

@@ -1,4 +1,7 @@
-"""Token shards, a plan and a tokenizer that all tests of this folder share."""
+"""Token shards, a plan and a tokenizer that all tests of this folder share.
+
+Change something in tasks/trainer, and run the soak part of this room: kills, gangs, copies of checkpoints, all layouts.
+"""
 
 import pytest
 import torch

@@ -6,8 +6,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.flops import attended_length, flops_per_token, peak_flops
+from tasks.trainer.devices import peak_flops
+from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.model import build
+from tasks.trainer.shape import Shape
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -18,7 +20,7 @@ def test_the_flops_of_a_token_are_those_that_torch_counts_forward_and_backward(t
     # Of the fused kernel on a CPU torch counts nothing.
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(tokens, torch.zeros_like(tokens)).sum().backward()
-    assert counted.get_total_flops() == flops_per_token(config, vocab, length) * tokens.numel()
+    assert counted.get_total_flops() == flops_per_token(Shape.of(config, vocab), length) * tokens.numel()
 
 
 def test_attention_within_documents_needs_less_than_the_convention_counts() -> None:

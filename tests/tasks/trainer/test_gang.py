@@ -17,13 +17,14 @@ from tasks.run.join_node import join_stage
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.trainer import checkpoint
+from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code
-from tasks.trainer.launch import explain, layout_here, train_local, training_command
+from tasks.trainer.launch import explain, train_local, training_command
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import FILE, read_metrics
-from tasks.trainer.place_config import PreemptionNotice, checkpoints_here, preemption_here
+from tasks.trainer.place_config import PreemptionNotice
 from tasks.trainer.recovery import FOLDER
 from tests.corpora import Made
 from tests.s3_server import S3Server

@@ -21,9 +21,10 @@ from tasks.core.store import Store
 from tasks.trainer import checkpoint, copying
 from tasks.trainer import recovery as recovery_module
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.environment import CHECKPOINTS
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.metrics import FILE, read_metrics
-from tasks.trainer.place_config import CHECKPOINTS, CheckpointLocations, Copies, CopyFolder
+from tasks.trainer.place_config import CheckpointLocations, Copies, CopyFolder
 from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
 from tests.tasks.trainer.gangs import contents

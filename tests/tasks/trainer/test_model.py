@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from tasks.trainer.attention import document_positions
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import CHUNK, IGNORED, head_cross_entropy
-from tasks.trainer.model import build, parameter_counts
+from tasks.trainer.model import build
+from tasks.trainer.shape import Shape
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 VOCABULARY = 50
@@ -54,7 +55,7 @@ def test_positions_begin_again_with_each_document() -> None:
 def test_the_parameter_count_is_that_of_the_model(tied: bool) -> None:
     config = CONFIG.model_copy(update={"tie_embeddings": tied})
     model = build(config, VOCABULARY, 0)
-    assert parameter_counts(config, VOCABULARY)["total"] == sum(p.numel() for p in model.parameters())
+    assert Shape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
 
 
 def test_initial_weights_depend_on_the_seed_alone_and_not_on_the_number_of_layers() -> None:

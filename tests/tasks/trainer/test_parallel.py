@@ -20,9 +20,8 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
 from tasks.trainer import checkpoint
-from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.layout import Layout
-from tasks.trainer.parallel.fit import check_fit, memory_per_rank
+from tasks.trainer.parallel.fit import check_fit
 from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.parallel_worker import SEQ_LEN, VOCABULARY, config
 
@@ -215,11 +214,3 @@ def test_a_layout_that_cannot_be_is_refused_with_its_reason(
     seq_len, tie = changes.pop("seq_len", SEQ_LEN), changes.pop("tie", False)
     with pytest.raises(RecipeError, match=reason):
         check_fit(Layout(**layout), config(tie=tie).model_copy(update=changes), VOCABULARY, seq_len, 4)
-
-
-def test_memory_is_estimated_by_what_a_rank_has() -> None:
-    run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
-    alone, sharded = (memory_per_rank(Layout(**layout), run, 10**9, 2048) for layout in ({}, {"shard": 8}))
-    assert (alone["state"], sharded["state"]) == (12 * 10**9, 1_500_000_000)
-    assert (alone["parameters"], alone["gradients"]) == (2 * 10**9, 4 * 10**9)
-    assert memory_per_rank(Layout(shard=8, zero=1), run, 10**9, 2048)["gradients"] == alone["gradients"]

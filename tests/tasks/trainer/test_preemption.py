@@ -12,10 +12,11 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import StoppedError
 from tasks.core.store import Store
 from tasks.trainer import checkpoint
+from tasks.trainer.environment import PREEMPTION
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.launch import training_command
 from tasks.trainer.metrics import FILE, last_step, read_metrics
-from tasks.trainer.place_config import PREEMPTION, PreemptionNotice
+from tasks.trainer.place_config import PreemptionNotice
 from tasks.trainer.preemption import Aws, Gcp, NoAnswer, watch
 from tests.corpora import Made
 from tests.tasks.trainer.metadata_server import MetadataServer, metadata_server

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.trainer.model import parameter_counts
+from tasks.trainer.shape import Shape
 from tasks.trainer.sizes import SIZES
 
 DOCS = Path(__file__).parents[3] / "docs" / "model.md"
@@ -16,7 +16,7 @@ _FFN, _THETA = 8 / 3, 10_000.0
 @pytest.mark.parametrize("name", SIZES)
 def test_a_size_has_the_weights_of_its_name(name: str) -> None:
     size = SIZES[name]
-    weights = parameter_counts(size.model, size.vocab_size)["total"]
+    weights = Shape.of(size.model, size.vocab_size).weights["total"]
     assert weights == pytest.approx(float(name[:-1]) * _UNIT[name[-1]], rel=0.05)
 
 
@@ -36,7 +36,7 @@ def test_the_table_in_the_docs_is_that_of_the_sizes() -> None:
             size.vocab_size,
             str(model.tie_embeddings).lower(),
         )
-        weights = f"{parameter_counts(model, size.vocab_size)['total']:,}"
+        weights = f"{Shape.of(model, size.vocab_size).weights['total']:,}"
         rows.append([name, *map(str, shape), ", ".join(others), weights])
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCS.read_text().splitlines()]
     assert [row for row in table if re.fullmatch(r"[\d.]+[mb]", row[0])] == rows

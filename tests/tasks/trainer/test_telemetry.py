@@ -12,6 +12,7 @@ from tasks.trainer.layout import Layout
 from tasks.trainer.model import build
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.ranks import Ranks
+from tasks.trainer.shape import Shape
 from tasks.trainer.starts import read_starts
 from tasks.trainer.telemetry import GIB, Telemetry
 
@@ -59,7 +60,10 @@ def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
     assert (start["layout"], again["layout"]) == ({"shard": 2}, None)
     assert start["parameters"] == sum(weight.numel() for weight in build(RUN.model, 300, 0).parameters())
     assert (start["step"], start["ranks"], start["device"], start["peak_flops"]) == (5, 2, "CPU", None)
-    assert (start["tokens_per_step"], start["flops_per_token"]) == (8 * 32, flops_per_token(RUN.model, 300, 32))
+    assert (start["tokens_per_step"], start["flops_per_token"]) == (
+        8 * 32,
+        flops_per_token(Shape.of(RUN.model, 300), 32),
+    )
 
 
 def test_mfu_is_the_share_of_the_peak_of_all_ranks() -> None:

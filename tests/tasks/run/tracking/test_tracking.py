@@ -1,4 +1,7 @@
-"""Tracking against a real MLflow server on loopback."""
+"""Tracking against a real MLflow server on loopback.
+
+Change the view or the version of MLflow, and run the soak part.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked."""
+"""Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked.
+
+Change how the sample is drawn, and run the soak part.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,7 @@
-"""Contract of what-if: the funnel that other limits would give is the one that consolidate then gives."""
+"""Contract of what-if: the funnel that other limits would give is the one that consolidate then gives.
+
+Change what is held in memory per document, and run the soak part.
+"""
 
 import tracemalloc
 from pathlib import Path

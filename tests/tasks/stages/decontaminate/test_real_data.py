@@ -1,4 +1,7 @@
-"""Real evaluation sets in real text: Wikipedia's passages that BoolQ asks about are found, other domains are clean."""
+"""Real evaluation sets in real text: Wikipedia's passages that BoolQ asks about are found, other domains are clean.
+
+Change how items are matched or counted as common, and run the soak part.
+"""
 
 from pathlib import Path
 

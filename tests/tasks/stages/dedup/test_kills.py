@@ -2,6 +2,8 @@
 
 Run as a program it finds duplicates, and kills itself with SIGKILL when the second part of a pass is to be committed:
 its files are there, its record is not.
+
+Change a pass, or what it commits, and run the soak part.
 """
 
 import signal

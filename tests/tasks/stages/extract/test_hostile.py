@@ -1,4 +1,7 @@
-"""Pages made to harm: each is read, rejected or set aside with a reason, and the page beside it is kept."""
+"""Pages made to harm: each is read, rejected or set aside with a reason, and the page beside it is kept.
+
+Change a parser, a limit or the guard of a worker, and run the soak part.
+"""
 
 import json
 import re

@@ -1,0 +1,1 @@
+"""Stage estimate: what a training run will take, before it begins."""

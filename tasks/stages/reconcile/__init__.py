@@ -1,0 +1,1 @@
+"""Stage reconcile: the estimate of a training run against what it took."""

@@ -1,0 +1,39 @@
+"""Stage `reconcile`: the estimate of a training run against what it took.
+
+Reads `estimate` and the record of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real, ratio}, and
+`reconciled.md`.
+"""
+
+import json
+
+from tasks.core.config import canonical_json
+from tasks.core.engine import Engine
+from tasks.core.stage import Inputs, Output, Report
+from tasks.trainer.planning.comparison import comparison
+from tasks.trainer.planning.config import PlanConfig
+from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.text import comparison_text, number
+
+VERSION = 1
+
+
+def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Compares; a run without a clock (of an earlier version) has nothing to compare and makes an empty table."""
+    planned = json.loads(inputs["estimate"].read("estimate.json"))
+    record = inputs["checkpoint"].record
+    real = Measured.of(record.metrics)
+    wall = (record.finished - record.started).total_seconds()
+    rows = comparison(planned, config, real, wall) if real else []
+    text = comparison_text(rows).encode()
+    if "reconciled" not in output.committed:
+        with output.part("reconciled", conserved=False) as part:
+            for name, content in (("reconciled.json", canonical_json(rows).encode() + b"\n"), ("reconciled.md", text)):
+                with part.file(name) as file:
+                    file.write(content)
+    output.log_file("reconciled.md", text)
+    ratios = {f"ratio/{row['name']}": row["ratio"] for row in rows if row["ratio"] is not None}
+    hours = next((row for row in rows if row["name"] == "GPU-hours"), None)
+    note = (
+        f"GPU-hours: {number(hours['real'])}, planned {number(hours['planned'])}" if hours else "nothing was measured"
+    )
+    return Report(metrics=ratios, note=note)

@@ -1,0 +1,156 @@
+"""`config.json` of Hugging Face: shapes of published models, and the one of a model of ours in the Llama layout.
+
+Reads the configurations of the families below; imports no torch. Our weights are those of Llama as `transformers` has
+it, under other names: queries and keys are turned by halves, not by pairs, so none is permuted.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.core.errors import InputError
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.shape import Shape
+
+FAMILIES = ("llama", "mistral", "olmo", "gpt2")
+"""Values of `model_type` that are read."""
+
+
+HELD = frozenset(
+    (
+        *("layers", "dim", "heads", "kv_heads", "ffn_multiple", "rope_theta", "rope_scaling", "tie_embeddings"),
+        "norm_eps",
+    )
+)
+"""Settings of `[train.model]` that the Llama layout has."""
+_NAMES = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_IN_LAYER = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.wq.weight": "self_attn.q_proj.weight",
+    "attention.wk.weight": "self_attn.k_proj.weight",
+    "attention.wv.weight": "self_attn.v_proj.weight",
+    "attention.wo.weight": "self_attn.o_proj.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "ffn.w1.weight": "mlp.gate_proj.weight",
+    "ffn.w2.weight": "mlp.down_proj.weight",
+    "ffn.w3.weight": "mlp.up_proj.weight",
+}
+
+
+def llama_name(name: str) -> str:
+    """Returns the name of one of our weights in the Llama layout; raises KeyError for one that it does not have.
+
+    >>> llama_name("layers.3.ffn.w1.weight")
+    'model.layers.3.mlp.gate_proj.weight'
+    """
+    if found := re.fullmatch(r"layers\.(\d+)\.(.+)", name):
+        return f"model.layers.{found[1]}.{_IN_LAYER[found[2]]}"
+    return _NAMES[name]
+
+
+def llama_config(model: ModelConfig, vocab_size: int, seq_len: int, eos_id: int) -> dict[str, Any]:
+    """Returns the content of `config.json`.
+
+    Args:
+        model: shape of the model.
+        vocab_size: tokens of the vocabulary.
+        seq_len: tokens of a training sequence.
+        eos_id: the end-of-text token, which the model also reads before every document.
+
+    Raises:
+        InputError: the model has a setting that the Llama layout cannot hold.
+    """
+    for name, field in type(model).model_fields.items():
+        if name not in HELD and getattr(model, name) != field.default:
+            raise InputError(
+                f"the Llama layout cannot hold [train.model] {name} = {getattr(model, name)}",
+                "export a model that was trained without it",
+            )
+    scaling = model.rope_scaling
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": model.dim,
+        "intermediate_size": model.ffn_dim,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": model.rope_theta,
+        "rope_scaling": _scaling(scaling.model_dump()) if scaling else None,
+        "max_position_embeddings": seq_len,
+        "tie_word_embeddings": model.tie_embeddings,
+        "vocab_size": vocab_size,
+        "bos_token_id": eos_id,
+        "eos_token_id": eos_id,
+        "torch_dtype": "float32",
+    }
+
+
+def _scaling(ours: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"kind": "rope_type", "original_length": "original_max_position_embeddings"}
+    return {names.get(name, name): value for name, value in ours.items()}
+
+
+def read_shape(path: Path) -> Shape:
+    """Returns the shape in a file; raises InputError."""
+    try:
+        config = json.loads(path.read_text())
+        return shape_of(config)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "name the config.json of a model") from None
+    except KeyError as error:
+        raise InputError(f"{path} has no {error}", "name the config.json of a model") from None
+
+
+def shape_of(config: Mapping[str, Any]) -> Shape:
+    """Returns the shape of a published model.
+
+    Raises:
+        InputError: of another family, or with biases in some of its matrices.
+        KeyError: a field is missing.
+    """
+    kind = config.get("model_type", "")
+    if kind == "gpt2":
+        dim, heads = config["n_embd"], config["n_head"]
+        return Shape(
+            layers=config["n_layer"],
+            dim=dim,
+            heads=heads,
+            kv_heads=heads,
+            head_dim=dim // heads,
+            ffn_dim=config.get("n_inner") or 4 * dim,
+            vocab_size=config["vocab_size"],
+            tied=True,
+            gated=False,
+            biases=True,
+            positions=config["n_positions"],
+            norm_vectors=2,
+        )
+    if kind not in FAMILIES or config.get("attention_bias") or config.get("mlp_bias"):
+        raise InputError(
+            f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not known',
+            f"known are: {', '.join(FAMILIES)}",
+        )
+    heads, dim = config["num_attention_heads"], config["hidden_size"]
+    return Shape(
+        layers=config["num_hidden_layers"],
+        dim=dim,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or dim // heads,
+        ffn_dim=config["intermediate_size"],
+        vocab_size=config["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", False)),
+        norm_vectors=0 if kind == "olmo" else 1,
+    )

@@ -1,0 +1,1 @@
+"""What a training run will take: FLOPs, memory, time, storage, money and carbon, and afterwards how true that was."""

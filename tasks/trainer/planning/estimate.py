@@ -1,0 +1,128 @@
+"""The estimate of a run: a nested table of numbers, from settings alone."""
+
+from typing import Any
+
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.flops import flops_per_token
+from tasks.trainer.layout import Layout
+from tasks.trainer.parallel.memory import FP32, memory_per_rank
+from tasks.trainer.planning.config import PlanConfig
+from tasks.trainer.planning.fitting import layout_that_fits
+from tasks.trainer.planning.interval import best_interval, lost_share
+from tasks.trainer.planning.measured import Measured
+from tasks.trainer.shape import Shape
+
+HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
+CHECKPOINT_BYTES_PER_S = 1e9
+"""Of one rank, where the plan does not say what a checkpoint takes."""
+
+
+def estimate(
+    plan: PlanConfig,
+    run: TrainConfig,
+    shape: Shape,
+    seq_len: int,
+    layout: Layout | None,
+    ranks: int,
+    before: Measured | None = None,
+    before_name: str = "",
+) -> dict[str, Any]:
+    """Returns what a run will take, by section: `model`, `time`, `memory`, `checkpoints`, `cost`.
+
+    Args:
+        plan: what is assumed.
+        run: settings of the run.
+        shape: of its model.
+        seq_len: positions of a training sequence.
+        layout: how ranks share the work; None: each has all of the model.
+        ranks: without a layout, the number of ranks.
+        before: an earlier run, whose MFU is taken where it had devices of the same peak.
+        before_name: its artifact.
+    """
+    ranks = plan.gpus or (layout.ranks if layout else ranks)
+    measured = before.mfu(plan.peak) if before else None
+    mfu = measured or plan.mfu
+    tokens = run.steps * run.batch_size * seq_len
+    flops = tokens * flops_per_token(shape, seq_len)
+    seconds = flops / (plan.peak * mfu * ranks)
+    saving = _checkpoints(plan, run, shape, ranks, seconds)
+    wall = seconds * (1 + saving["lost_share"])
+    return {
+        "model": {"parameters": shape.weights["total"], "matmul_weights": shape.matmul_weights, "seq_len": seq_len},
+        "time": {
+            "gpu": plan.gpu,
+            "gpus": ranks,
+            "tokens": tokens,
+            "flops_per_token": flops_per_token(shape, seq_len),
+            "flops": flops,
+            "mfu": mfu,
+            "mfu_from": before_name if measured else "the plan",
+            "tokens_per_s": tokens / seconds,
+            "step_seconds": seconds,
+            "wall_seconds": wall,
+            "gpu_days": wall * ranks / DAY,
+        },
+        "memory": _memory(plan, run, shape, seq_len, layout, ranks),
+        "checkpoints": saving,
+        "cost": cost(plan, wall * ranks / HOUR),
+    }
+
+
+def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
+    """Returns price, energy and emissions of so many GPU-hours.
+
+    kWh = GPU-hours x watts x PUE / 1000; kg of CO2 equivalent = kWh x g/kWh / 1000 (Patterson et al. 2021, "Carbon
+    Emissions and Large Neural Network Training", arXiv 2104.10350, section 2). What making the machines emitted is not
+    in it.
+    """
+    kwh = gpu_hours * plan.watts * plan.place.pue / 1000
+    return {
+        "region": plan.region,
+        "gpu_hours": gpu_hours,
+        "price": gpu_hours * plan.place.price_per_gpu_hour,
+        "kwh": kwh,
+        "kg_co2": kwh * plan.place.gco2_per_kwh / 1000,
+    }
+
+
+def _memory(
+    plan: PlanConfig, run: TrainConfig, shape: Shape, seq_len: int, layout: Layout | None, ranks: int
+) -> dict[str, Any]:
+    parts = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
+    needed = sum(parts.values())
+    found = {
+        "layout": layout.model_dump(exclude_defaults=True) if layout else None,
+        "per_rank_gib": {name: size / GIB for name, size in parts.items()},
+        "needed_gib": needed / GIB,
+        "usable_gib": plan.memory / GIB,
+        "fits": needed <= plan.memory,
+    }
+    if needed <= plan.memory:
+        return found
+    other = layout_that_fits(run, shape, seq_len, plan.memory, ranks)
+    return found | {"fitting": {"ranks": other.ranks, **other.model_dump(exclude_defaults=True)} if other else None}
+
+
+def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: Shape, ranks: int, seconds: float) -> dict[str, Any]:
+    """Returns size and rhythm of checkpoints: weights and moments in fp32.
+
+    Milestones are in the artifact; scratch has them and the newest `keep_checkpoints`.
+    """
+    moments = 2 - (shape.layers * shape.layer_matrices / shape.weights["total"] if run.optim.name == "muon" else 0)
+    size = FP32 * shape.weights["total"] * (1 + moments)
+    delay = plan.checkpoint_s or size / ranks / CHECKPOINT_BYTES_PER_S
+    mtbf = plan.gpu_mtbf_hours * HOUR / ranks
+    step = seconds / run.steps
+    best, chosen = best_interval(delay, mtbf), run.checkpoint_every * step
+    return {
+        "bytes": size,
+        "artifact_gb": run.milestones * size / GB,
+        "scratch_gb": (run.milestones + run.keep_checkpoints) * size / GB,
+        "mtbf_hours": mtbf / HOUR,
+        "delay_s": delay,
+        "best_interval_s": best,
+        "best_every": max(1, round(best / step)),
+        "every": run.checkpoint_every,
+        "lost_share": lost_share(chosen, delay, plan.restart_s, mtbf),
+        "lost_share_at_best": lost_share(best, delay, plan.restart_s, mtbf),
+    }

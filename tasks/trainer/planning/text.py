@@ -1,0 +1,62 @@
+"""A plan and its comparison with the run, as Markdown that is also readable in a terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.core.progress import duration
+from tasks.formats.model_card import table
+
+
+def number(value: Any) -> str:
+    """Returns a number with four digits, and its thousands in words where it is long.
+
+    >>> number(8_030_261_248), number(0.4), number(None), number(12)
+    ('8.03 G', '0.4', '-', '12')
+    """
+    if value is None or isinstance(value, str):
+        return value or "-"
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:,.4g} {unit}"
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def plan_text(found: Mapping[str, Any]) -> str:
+    """Returns the estimate as a table."""
+    time, memory, saving, money = (found[name] for name in ("time", "memory", "checkpoints", "cost"))
+    parts = ", ".join(f"{name} {size:.3g}" for name, size in memory["per_rank_gib"].items())
+    layout = ", ".join(f"{name} = {value}" for name, value in (memory["layout"] or {}).items())
+    rows = [
+        ("parameters", number(found["model"]["parameters"])),
+        ("tokens", number(time["tokens"])),
+        ("FLOPs", f"{number(time['flops'])} ({number(time['flops_per_token'])} per token)"),
+        ("devices", f"{time['gpus']} x {time['gpu']}"),
+        ("MFU", f"{time['mfu']:.1%}, from {time['mfu_from']}"),
+        ("tokens per second", number(time["tokens_per_s"])),
+        ("time", f"{duration(time['wall_seconds'])}, {number(time['gpu_days'])} GPU-days"),
+        ("layout", layout or "all of the model on each rank"),
+        ("memory of a rank", f"{number(memory['needed_gib'])} of {number(memory['usable_gib'])} GiB ({parts})"),
+        ("fits", "yes" if memory["fits"] else f"no; what does: {_fitting(memory['fitting'])}"),
+        ("checkpoint", f"{number(saving['bytes'] / 1e9)} GB; artifact {number(saving['artifact_gb'])} GB, scratch "
+                       f"{number(saving['scratch_gb'])} GB"),
+        ("failure every", f"{number(saving['mtbf_hours'])} h"),
+        ("best checkpoint interval", f"{duration(saving['best_interval_s'])}, {saving['best_every']:,} steps (Daly); "
+                                     f"set are {saving['every']:,}"),
+        ("lost to both", f"{saving['lost_share']:.2%}; at the best interval {saving['lost_share_at_best']:.2%}"),
+        ("price", f"{number(money['price'])} in {money['region']}"),
+        ("energy", f"{number(money['kwh'])} kWh"),
+        ("carbon", f"{number(money['kg_co2'])} kg CO2e"),
+    ]  # fmt: skip
+    return "\n".join(table(["", "planned"], rows)) + "\n"
+
+
+def _fitting(layout: Mapping[str, Any] | None) -> str:
+    if layout is None:
+        return "no layout of this batch; a larger batch_size or a smaller microbatch allows more"
+    return ", ".join(f"{name} = {value}" for name, value in layout.items())
+
+
+def comparison_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the rows of a comparison as a table."""
+    cells = [[row["name"], number(row["planned"]), number(row["real"]), number(row["ratio"])] for row in rows]
+    return "\n".join(table(["", "planned", "real", "real / planned"], cells)) + "\n"

@@ -1,0 +1,74 @@
+"""Shape of a decoder, and how many weights it has.
+
+Holds what `ModelConfig` can describe and a little more, so that models of others are counted by the same formulas.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tasks.trainer.config import ModelConfig
+
+LOSS_ROWS = 512
+"""Positions whose logits exist at a time while the loss is computed."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Dimensions of a decoder.
+
+    Args:
+        layers: blocks of attention and feed-forward.
+        dim: width of the residual stream.
+        heads: query heads.
+        kv_heads: key and value heads.
+        head_dim: width of a head.
+        ffn_dim: inner width of the feed-forward layer.
+        vocab_size: tokens of the vocabulary.
+        tied: whether embedding and output head are one matrix.
+        gated: whether the feed-forward layer has three matrices (SwiGLU), else two.
+        biases: whether every matrix of the layers has a bias.
+        positions: learned positions; 0 for rotary ones.
+        norm_vectors: vectors of weights of a norm: 1 for RMSNorm, 2 for LayerNorm, 0 for one without.
+    """
+
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_dim: int
+    vocab_size: int
+    tied: bool
+    gated: bool = True
+    biases: bool = False
+    positions: int = 0
+    norm_vectors: int = 1
+
+    @classmethod
+    def of(cls, model: ModelConfig, vocab_size: int) -> "Shape":
+        """Returns the shape of a model of ours."""
+        sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
+        return cls(*sizes, vocab_size, model.tie_embeddings)
+
+    @property
+    def layer_matrices(self) -> int:
+        """Weights in the matrices of one layer."""
+        attention = self.dim * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return attention + (3 if self.gated else 2) * self.dim * self.ffn_dim
+
+    @property
+    def matmul_weights(self) -> int:
+        """Weights that every token is multiplied with: the matrices of the layers, and the head."""
+        return self.layers * self.layer_matrices + self.vocab_size * self.dim
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """Weights by part: `embedding`, `head`, `layers`, `norm` (the last one), and their sum `total`."""
+        biases = self.head_dim * (self.heads + 2 * self.kv_heads) + self.dim
+        biases += self.ffn_dim * (2 if self.gated else 1) + self.dim
+        norm = self.norm_vectors * self.dim
+        layers = self.layers * (self.layer_matrices + 2 * norm + self.biases * biases)
+        embedding = (self.vocab_size + self.positions) * self.dim
+        head = 0 if self.tied else self.vocab_size * self.dim
+        total = embedding + head + layers + norm
+        return {"embedding": embedding, "head": head, "layers": layers, "norm": norm, "total": total}

@@ -1,0 +1,78 @@
+"""`python -m tasks export .. model`: the weights that were trained, and what they were made from."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tasks.core.digest import sha256_of_file
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.run.export_model import export_model, last_weights
+from tasks.stages.evaluate.config import EvaluateConfig
+from tests.conftest import run_stage_in
+from tests.corpora import corpus, tokens_in
+from tests.taken_down import take_down
+from tests.tasks.trainer.small_run import small_config
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a trained and evaluated model."""
+    folder = tmp_path_factory.mktemp("trained")
+    made = tokens_in(folder, corpus(60))
+    config = small_config(mixture={"web": 0.25, "code": 0.5, "my-books": 0.25}, steps=4, milestones=2)
+    inputs = {"shards": made.shards, "plan": made.plan}
+    checkpoint = run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+    inputs = {"checkpoint": checkpoint, "shards": made.shards, "tokenizer": made.tokenizer}
+    run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(), inputs, kind="scores")
+    take_down(folder, "t1", domains="h1.org", reason="asked")
+    return folder
+
+
+def test_the_weights_are_those_of_the_last_milestone(store: Path, tmp_path: Path) -> None:
+    out = export_model(Store(str(store)), "test", "dev", "model", str(tmp_path / "out"))
+    from tasks.core.artifact import Artifact, ArtifactId
+
+    checkpoint = Artifact.find(Store(str(store)), ArtifactId("test/checkpoint", "dev"))
+    ours = load_file(checkpoint.local(last_weights(checkpoint)))
+    theirs = load_file(out / "model.safetensors")
+    assert "step-00000004" in last_weights(checkpoint)
+    assert len(ours) == len(theirs)
+    assert torch.equal(ours["embedding.weight"], theirs["model.embed_tokens.weight"])
+    assert torch.equal(ours["layers.1.ffn.w2.weight"], theirs["model.layers.1.mlp.down_proj.weight"])
+
+
+def test_the_card_says_what_was_read_and_left_out_and_names_nothing_that_is_taken_down(
+    store: Path, tmp_path: Path
+) -> None:
+    out = export_model(Store(str(store)), "test", "dev", "model", str(tmp_path / "out"))
+    card = (out / "README.md").read_text()
+    assert "| code | 50.0% |" in card
+    assert "- 4 steps of 4 sequences of 32 tokens" in card
+    scores = json.loads((store / "test/scores/dev/scores.json").read_text())
+    assert f"| mean | {scores['bpb']:.4f} |" in card
+    assert "0 addresses, 1 domains and 0 documents are taken down today" in card
+    assert "h1.org" not in card
+    assert "- checkpoint: `test/checkpoint@dev`" in card
+
+
+def test_an_export_has_equal_bytes_every_time_and_lists_them(store: Path, tmp_path: Path) -> None:
+    one, two = (export_model(Store(str(store)), "test", "dev", "gguf", str(tmp_path / name)) for name in ("one", "two"))
+    about = json.loads((one / "export.json").read_text())
+    assert about == json.loads((two / "export.json").read_text())
+    assert about["artifact"] == "test/checkpoint@dev"
+    assert set(about["files"]) == {path.name for path in one.iterdir()} - {"export.json"}
+    for name, entry in about["files"].items():
+        assert entry["sha256"] == sha256_of_file(two / name)
+
+
+def test_what_cannot_be_exported_leaves_no_folder(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nothing of test@none"):
+        export_model(Store(str(store)), "test", "none", "model", str(tmp_path / "out"))
+    tokens_in(tmp_path / "untrained", corpus(12))
+    with pytest.raises(InputError, match="has no checkpoint"):
+        export_model(Store(str(tmp_path / "untrained")), "test", "dev", "model", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,145 @@
+"""The plan of a training: before it and behind it in the DAG, and with the measured MFU in the next one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.core.errors import RecipeError
+from tasks.run.plan_cli import plan, render
+from tasks.run.recipe import find_recipe
+from tasks.run.runner import open_store, run_stage
+
+RECIPE = """
+name = "planned"
+version = "1"
+[[extract.files]]
+name = "books"
+kind = "text"
+path = "{folder}/books/*.txt"
+[annotate]
+use = ["prose_score"]
+[consolidate]
+filters = []
+mask_pii = false
+[tokenizer]
+vocab_size = 300
+[pack]
+seq_len = 32
+[train]
+steps = 6
+batch_size = 4
+microbatch = 2
+milestones = 1
+[train.model]
+layers = 2
+dim = 32
+heads = 4
+kv_heads = 2
+[plan]
+enabled = true
+gpu = "CPU"
+peak_flops = 1e10
+memory_gb = 4
+mfu = 0.5
+region = "here"
+[plan.regions.here]
+price_per_gpu_hour = 2.0
+gco2_per_kwh = 100.0
+pue = 1.0
+[place]
+store = "{folder}/store"
+"""
+STAGES = (
+    "extract",
+    "annotate",
+    "dedup",
+    "consolidate",
+    "tokenizer",
+    "encode",
+    "pack",
+    "estimate",
+    "train",
+    "reconcile",
+)
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe whose version 1 has been trained, with an estimate before it."""
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "books").mkdir()
+    for number in range(40):
+        (folder / "books" / f"{number}.txt").write_text(
+            f"Book {number}. " + "The river runs to the sea. " * (20 + number)
+        )
+    (file := folder / "planned.toml").write_text(RECIPE.format(folder=folder))
+    recipe = find_recipe(str(file))
+    for stage in STAGES:
+        run_stage(recipe, stage)
+    return file
+
+
+def test_the_estimate_stands_at_the_head_of_the_dag_and_the_comparison_behind_the_training(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file))
+    assert recipe.stages("pretrain") == ("estimate", "train", "reconcile", "evaluate", "register")
+    assert "estimate" not in find_recipe("demo").stages("pretrain")
+
+
+def test_planned_stands_against_real_and_the_next_plan_has_the_measured_mfu(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file))
+    store = open_store(recipe)
+    first = plan(recipe, store, "1")
+    assert (first["planned"]["time"]["mfu"], first["planned"]["time"]["mfu_from"]) == (0.5, "the plan")
+    rows = {row["name"]: row for row in first["compared"]}
+    assert rows["tokens"]["planned"] == 6 * 4 * 32
+    assert 0 < rows["tokens"]["real"] <= 6 * 4 * 32
+    assert rows["FLOPs"]["ratio"] == pytest.approx(1)
+    real = rows["MFU"]["real"]
+    assert real == pytest.approx(rows["FLOPs"]["real"] / rows["seconds of steps"]["real"] / 1e10)
+    assert rows["kg CO2e"]["real"] == pytest.approx(rows["GPU-hours"]["real"] * 0.7 * 100 / 1000)
+    assert rows["price"]["real"] == pytest.approx(rows["GPU-hours"]["real"] * 2)
+    assert "| MFU | 0.5 |" in render(first)
+    following = plan(recipe, store, "2")
+    assert following["planned"]["time"]["mfu_from"] == "planned/checkpoint@1"
+    assert following["planned"]["time"]["mfu"] == pytest.approx(real)
+    assert following["compared"] == []
+
+
+def test_the_stage_of_the_next_version_takes_the_measured_mfu_too(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file)).override({"train.steps": 12})
+    result = run_stage(recipe, "estimate", version="2", source_version="1")
+    measured = next(row for row in plan(recipe, open_store(recipe), "1")["compared"] if row["name"] == "MFU")["real"]
+    assert result.metrics["mfu"] == pytest.approx(measured)
+
+
+def test_another_price_leaves_the_training_as_it_is(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file)).override({"plan.watts": 1.0, "plan.mfu": 0.1})
+    assert run_stage(recipe, "train").skipped
+
+
+def test_what_is_planned_is_the_training_of_the_recipe(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file)).override({"train.steps": 12})
+    assert recipe.plan.train == recipe.train
+    assert plan(recipe, open_store(recipe), "none")["planned"]["time"]["tokens"] == 12 * 4 * 32
+
+
+def test_an_unknown_gpu_and_region_are_refused_with_what_to_set(recipe_file: Path) -> None:
+    with pytest.raises(RecipeError, match='nothing is known of "H1000"') as raised:
+        find_recipe(str(recipe_file)).override({"plan.gpu": "H1000", "plan.peak_flops": 0.0, "plan.region": "hear"})
+    assert 'no region "hear"' in str(raised.value)
+
+
+def test_a_layout_in_which_the_run_cannot_be_trained_ends_the_estimate(recipe_file: Path) -> None:
+    recipe = find_recipe(str(recipe_file)).override({"place.train.layout": {"tensor": 8}, "train.steps": 13})
+    with pytest.raises(RecipeError, match="tensor = 8 does not divide kv_heads = 2"):
+        run_stage(recipe, "estimate", version="3", source_version="1")
+
+
+def test_another_model_is_planned_by_its_config(recipe_file: Path, tmp_path: Path) -> None:
+    recipe = find_recipe(str(recipe_file))
+    gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "vocab_size": 50257, "n_positions": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(gpt2))
+    found = plan(recipe, open_store(recipe), "1", str(tmp_path / "config.json"))
+    assert found["planned"]["model"]["parameters"] == 124_439_808
+    assert found["compared"] == []

@@ -1,0 +1,86 @@
+"""A registered model answers: `mlflow models serve` returns continuations of prompts, the same as the model itself.
+
+Change what is registered, `tasks.trainer.serve`, or the version of MLflow, and run this.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from tasks.core.artifact import Artifact
+from tasks.run.tracking import TrackingContext
+from tasks.run.tracking.run import StageRun
+from tasks.stages.evaluate.config import EvaluateConfig
+from tasks.stages.register.config import RegisterConfig
+from tasks.trainer.serve import TextModel
+from tests.conftest import run_stage_in
+from tests.corpora import corpus, tokens_in
+from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server
+from tests.tasks.trainer.small_run import small_config
+
+PROMPTS = ["The river", "import os"]
+STARTS_S = 120
+
+pytestmark = pytest.mark.soak  # two servers, a training, and three processes that import torch
+
+
+def registered(folder: Path) -> Artifact:
+    """Returns the model of a tiny run."""
+    made = tokens_in(folder, corpus(60))
+    config = small_config(mixture={"web": 0.25, "code": 0.5, "my-books": 0.25}, steps=4)
+    inputs = {"shards": made.shards, "plan": made.plan}
+    checkpoint = run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+    inputs = {"checkpoint": checkpoint, "shards": made.shards, "tokenizer": made.tokenizer}
+    scores = run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(), inputs, kind="scores")
+    inputs = {"checkpoint": checkpoint, "scores": scores, "tokenizer": made.tokenizer}
+    return run_stage_in(folder, "tasks.stages.register.stage", RegisterConfig(), inputs, kind="model")
+
+
+def asked(port: int, process: "subprocess.Popen[bytes]") -> list[str]:
+    """Returns what the server answers, waiting until it listens."""
+    body = json.dumps({"inputs": PROMPTS, "params": {"max_tokens": 8}}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"})
+    for _ in range(STARTS_S * 2):
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return list(json.load(answer)["predictions"])
+        except urllib.error.HTTPError as error:
+            pytest.fail(error.read().decode()[:2000])
+        except OSError:
+            assert process.poll() is None, "the server has ended"
+            time.sleep(0.5)
+    return pytest.fail("the server does not answer")
+
+
+def test_a_registered_model_is_served_and_its_folder_loads_in_transformers(tmp_path: Path) -> None:
+    model = registered(tmp_path)
+    with mlflow_server(tmp_path / "mlflow", free_port()) as uri:
+        run = StageRun(TrackingContext(uri, "served"), "served|model", "register")
+        run.open()
+        run.message.registered = ("model", "served")
+        assert run.close("FINISHED", model)
+        (version,) = client(uri).search_model_versions("name='served'")
+        assert version.tags["sluice.fingerprint"] == model.record.fingerprint
+        port, number = free_port(), version.version
+        command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/served/{number}",
+                   "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+        environment = {**os.environ, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        process = subprocess.Popen(command, env=environment, start_new_session=True, cwd=Path(__file__).parents[4])
+        try:
+            answer = asked(port, process)
+        finally:
+            os.killpg(process.pid, 9)
+            process.wait()
+        folder = Path(client(uri).download_artifacts(version.run_id, "model", str(tmp_path)))
+    data = next(path.parent for path in folder.rglob("config.json"))
+    assert answer == TextModel(data).predict(PROMPTS, {"max_tokens": 8})
+    assert any(answer)
+    assert "# Model of test/checkpoint@dev" in (data / "README.md").read_text()
+    assert AutoModelForCausalLM.from_pretrained(data).num_parameters() > 0

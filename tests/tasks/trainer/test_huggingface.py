@@ -1,0 +1,140 @@
+"""What is exported computes in `transformers` what our model does, and stands in GGUF as llama.cpp reads it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tasks.core.errors import InputError
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.gguf_file import pairwise, write_gguf
+from tasks.trainer.huggingface import llama_config
+from tasks.trainer.huggingface_folder import copy_renamed, small_files
+from tasks.trainer.model import Transformer, build
+from tests.corpora import Made
+
+SEQ_LEN, STEPS = 64, 40
+SCALINGS: dict[str, Any] = {
+    "none": None,
+    "linear": {"kind": "linear", "factor": 2.0},
+    "llama3": {"kind": "llama3", "factor": 4.0, "original_length": 32},
+    "yarn": {"kind": "yarn", "factor": 4.0, "original_length": 32},
+}
+
+
+def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int) -> Transformer:
+    """Returns a model whose weights are all random: the head of a new one is zero, and its norms are one."""
+    settings = {"layers": 3, "dim": 64, "heads": 4, "kv_heads": kv_heads, "tie_embeddings": tied}
+    model = build(ModelConfig.model_validate({**settings, "rope_scaling": SCALINGS[scaling]}), vocab_size, 1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.3 * noise if "norm" in name else 0.15 * noise)
+    return model.eval()
+
+
+def exported(folder: Path, model: Transformer, tokenizer: str) -> Path:
+    """Writes the folder of a model."""
+    (folder / "hf").mkdir(parents=True)
+    save_file(model.state_dict(), folder / "ours.safetensors")
+    config = model.config.model_dump(mode="json")
+    described = {"model": config, "vocab_size": model.vocab_size, "eos_id": 0, "seq_len": SEQ_LEN}
+    for name, content in small_files(described, tokenizer).items():
+        (folder / "hf" / name).write_bytes(content)
+    with (folder / "ours.safetensors").open("rb") as source, (folder / "hf" / "model.safetensors").open("wb") as target:
+        copy_renamed(source, target)
+    return folder / "hf"
+
+
+@pytest.mark.parametrize(
+    ("tied", "kv_heads", "scaling"),
+    [(True, 4, "none"), (False, 2, "none"), (False, 1, "linear"), (True, 2, "llama3"), (False, 2, "yarn")],
+)
+def test_logits_are_equal_and_greedy_texts_the_same_token_for_token(
+    made: Made, tmp_path: Path, tied: bool, kv_heads: int, scaling: str
+) -> None:
+    text = made.tokenizer.read("tokenizer.json").decode()
+    vocab_size = len(json.loads(text)["model"]["vocab"])
+    ours = model_of(tied, kv_heads, scaling, vocab_size)
+    folder = exported(tmp_path, ours, text)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = torch.randint(vocab_size, (2, SEQ_LEN), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        difference = (ours(tokens, torch.zeros_like(tokens)) - theirs(tokens).logits).abs().max()
+    assert difference <= 1e-4
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("The river runs", return_tensors="pt").input_ids
+    assert prompt[0, 0] == 0, "end-of-text stands before every text"
+    written = theirs.generate(prompt, max_new_tokens=STEPS, do_sample=False)[0, prompt.shape[1] :].tolist()
+    mine = continuation(ours, prompt[0, 1:].tolist(), 0, SEQ_LEN, Sampling(max_tokens=STEPS))
+    assert written[: len(mine)] == mine
+    assert len(mine) == STEPS or written[len(mine) :][:1] == [0]
+    assert len(set(mine)) > 3, "a text that repeats one token would be equal by chance"
+
+
+def test_the_tokenizer_gives_the_tokens_of_ours(made: Made, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    text = made.tokenizer.read("tokenizer.json").decode()
+    folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
+    theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.from_str(text)
+    for one in ("Plain words, and 12 numbers.", "  naïve\n\ncafé – 東京", "don't stop"):
+        ids = theirs(one).input_ids
+        assert ids == [0, *ours.encode(one, add_special_tokens=False).ids]
+        assert theirs.decode(ids[1:]) == one
+
+
+def test_a_setting_that_the_llama_layout_does_not_have_is_refused_by_name() -> None:
+    class Wider(ModelConfig):
+        window: int = 0
+        """Positions that a token attends to."""
+
+    assert llama_config(Wider(), 300, SEQ_LEN, 0)["num_hidden_layers"] == 4
+    with pytest.raises(InputError, match=r"cannot hold \[train\.model\] window = 128"):
+        llama_config(Wider(window=128), 300, SEQ_LEN, 0)
+
+
+def test_gguf_has_shape_tokens_and_weights_with_queries_and_keys_in_pairs(made: Made, tmp_path: Path) -> None:
+    text = made.tokenizer.read("tokenizer.json").decode()
+    vocabulary = json.loads(text)["model"]["vocab"]
+    model = model_of(False, 2, "none", len(vocabulary))
+    folder = exported(tmp_path, model, text)
+    write_gguf(folder, tmp_path / "model.gguf", "test")
+    read = gguf.GGUFReader(tmp_path / "model.gguf")
+    assert read.get_field("general.architecture").contents() == "llama"
+    assert read.get_field("llama.attention.head_count_kv").contents() == 2
+    assert read.get_field("llama.feed_forward_length").contents() == model.config.ffn_dim
+    tokens = read.get_field("tokenizer.ggml.tokens").contents()
+    assert [vocabulary[token] for token in tokens] == list(range(len(vocabulary)))
+    weights = {tensor.name: tensor.data for tensor in read.tensors}
+    ours = {name: weight.numpy() for name, weight in load_file(tmp_path / "ours.safetensors").items()}
+    assert len(weights) == len(ours)
+    np.testing.assert_array_equal(weights["blk.1.ffn_gate.weight"], ours["layers.1.ffn.w1.weight"])
+    np.testing.assert_array_equal(weights["output.weight"], ours["head.weight"])
+    query = ours["layers.2.attention.wq.weight"]
+    half = model.config.head_dim // 2
+    # llama.cpp turns rows 2i and 2i + 1 of a head together, we turn i and i + half.
+    for head, pair in ((0, 0), (1, 3), (3, half - 1)):
+        first = head * 2 * half
+        np.testing.assert_array_equal(weights["blk.2.attn_q.weight"][first + 2 * pair], query[first + pair])
+        np.testing.assert_array_equal(weights["blk.2.attn_q.weight"][first + 2 * pair + 1], query[first + half + pair])
+    np.testing.assert_array_equal(weights["blk.2.attn_k.weight"], pairwise(ours["layers.2.attention.wk.weight"], 2))
+
+
+def test_gguf_refuses_what_it_could_not_say(made: Made, tmp_path: Path) -> None:
+    text = made.tokenizer.read("tokenizer.json").decode()
+    folder = exported(tmp_path, model_of(True, 2, "yarn", 300), text)
+    with pytest.raises(InputError, match="kind = yarn is not written to GGUF"):
+        write_gguf(folder, tmp_path / "a.gguf", "test")
+    other = json.loads(text) | {"pre_tokenizer": {"type": "Whitespace"}}
+    folder = exported(tmp_path / "b", model_of(True, 2, "none", 300), json.dumps(other))
+    with pytest.raises(InputError, match="splits texts in another way"):
+        write_gguf(folder, tmp_path / "b.gguf", "test")

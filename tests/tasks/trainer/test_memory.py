@@ -1,0 +1,76 @@
+"""The memory that a rank is said to need is what its process takes: parameters, gradients, moments and activations.
+
+Change the model, attention, the loss, the optimizer or tasks/trainer/parallel, and run the soak part: processes over
+gloo.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.layout import Layout
+from tasks.trainer.parallel.memory import memory_per_rank
+from tasks.trainer.planning.fitting import layout_that_fits
+from tasks.trainer.shape import Shape
+from tasks.trainer.sizes import SIZES
+from tests.tasks.trainer.gangs import free_port
+from tests.tasks.trainer.memory_worker import RUN, SEQ_LEN, VOCABULARY
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
+    "the whole model": (1, None, {}),
+    "fsdp": (2, {"shard": 2}, {}),
+    "tensor": (2, {"tensor": 2}, {}),
+    "pipeline": (2, {"pipeline": 2}, {"microbatch": 1}),
+    "recompute": (1, {"recompute": "full"}, {}),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_path: Path) -> None:
+    ranks, layout, settings = LAYOUTS[name]
+    (tmp_path / "job.json").write_text(json.dumps({"layout": layout, "settings": settings}))
+    # Memory that is freed goes back to the system, so that the peak is that of the tensors that are alive.
+    shared = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.memory_worker", str(tmp_path / "job.json")]
+    started = [
+        subprocess.Popen(
+            [*command, str(tmp_path / f"{rank}.json")], env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(ranks)
+    ]
+    assert [process.wait(timeout=300) for process in started] == [0] * ranks
+    measured = max(json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks))
+    run, shape = RUN.model_copy(update=settings), Shape.of(RUN.model, VOCABULARY)
+    parts = memory_per_rank(Layout(**layout) if layout is not None else None, run, shape, SEQ_LEN, ranks, gpu=False)
+    assert sum(parts.values()) == pytest.approx(measured, rel=0.15)
+
+
+def test_state_is_shared_as_the_layout_says() -> None:
+    run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
+    shape = Shape.of(run.model, 32768)
+    total = shape.weights["total"]
+    alone, sharded, zero_1 = (
+        memory_per_rank(Layout(**layout), run, shape, 2048) for layout in ({}, {"shard": 8}, {"shard": 8, "zero": 1})
+    )
+    assert (alone["weights"], alone["moments"], alone["gradients"]) == (4 * total, 8 * total, 4 * total)
+    assert (sharded["weights"], sharded["moments"]) == (total / 2, total)
+    assert zero_1["gradients"] == alone["gradients"]
+
+
+@pytest.mark.parametrize(("size", "gpus", "expected"), [("1.3b", 1, 1), ("8b", 8, 8), ("70b", 8, 32)])
+def test_the_layout_that_fits_a_gpu_of_80_gb(size: str, gpus: int, expected: int) -> None:
+    given = SIZES[size]
+    run = TrainConfig(model=given.model, precision="bf16", batch_size=512, microbatch=1)
+    shape = Shape.of(given.model, given.vocab_size)
+    found = layout_that_fits(run, shape, 4096, 72e9, gpus)
+    assert found
+    assert found.ranks == expected
+    assert sum(memory_per_rank(found, run, shape, 4096).values()) <= 72e9

@@ -1,0 +1,61 @@
+"""Parameters of published models are those that were published, and FLOPs those that torch counts.
+
+The models are those of `transformers`, on torch's meta device: nothing is computed or stored.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+from tasks.core.errors import InputError
+from tasks.trainer.flops import flops_per_token
+from tasks.trainer.huggingface import shape_of
+
+LENGTH = 256
+LLAMA = {"model_type": "llama", "tie_word_embeddings": False, "max_position_embeddings": 4096}
+LLAMA_2_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32}
+LLAMA_2_70B = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
+LLAMA_3_8B = {**LLAMA_2_7B, "num_key_value_heads": 8}
+MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "Llama 2 7B": ({**LLAMA, **LLAMA_2_7B, "intermediate_size": 11008, "vocab_size": 32000}, 6_738_415_616),
+    "Llama 2 70B": ({**LLAMA, **LLAMA_2_70B, "intermediate_size": 28672, "vocab_size": 32000}, 68_976_648_192),
+    "Llama 3 8B": ({**LLAMA, **LLAMA_3_8B, "intermediate_size": 14336, "vocab_size": 128256}, 8_030_261_248),
+    "OLMo 7B": (
+        {**LLAMA, **LLAMA_2_7B, "model_type": "olmo", "intermediate_size": 11008, "vocab_size": 50304},
+        6_888_095_744,
+    ),
+    "GPT-2": (
+        {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+        124_439_808,
+    ),
+}
+"""config.json, and the parameters that the model's page on the Hugging Face hub states (safetensors)."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_those_that_were_published(name: str) -> None:
+    config, published = MODELS[name]
+    assert shape_of(config).weights["total"] == published
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    config, published = MODELS[name]
+    kind = transformers.AutoConfig.for_model(**config, attn_implementation="eager")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(kind)
+        tokens = torch.zeros((1, LENGTH), dtype=torch.int64)
+        with FlopCounterMode(display=False) as counted, torch.no_grad():
+            model(input_ids=tokens, attention_mask=torch.zeros((1, 1, LENGTH, LENGTH)), use_cache=False)
+    assert sum(parameter.numel() for parameter in model.parameters()) == published
+    # The backward pass has two products for each one of the forward pass.
+    planned = flops_per_token(shape_of(config), LENGTH) * LENGTH
+    assert planned == pytest.approx(3 * counted.get_total_flops(), rel=0.10)
+
+
+def test_a_model_of_another_family_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(InputError, match=r'of the type "mamba" is not known\. Known are: llama, mistral, olmo, gpt2'):
+        shape_of({"model_type": "mamba"})
