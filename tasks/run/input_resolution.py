@@ -79,7 +79,7 @@ def resolve(
     address = ArtifactId(f"{recipe.name}/{kind}", version)
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
     found = {**current, **named_inputs(store, spec, config, address)}
-    found |= previous_inputs(recipe, store, spec, address, current)
+    found |= previous_inputs(recipe, store, spec, address, current, source_version)
     found |= takedowns_in_force(recipe, store, spec, address, current)
     external = list(external_refs(module, config))
     refs = (

@@ -9,12 +9,15 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.stage_spec import Previous, StageSpec
 from tasks.core.store import Store
+from tasks.run.lineage import artifact_of_version
 from tasks.run.recipe import Recipe
 
 Found = dict[str, Artifact | list[Artifact]]
 
 
-def previous_inputs(recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found) -> Found:
+def previous_inputs(
+    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found, source_version: str | None = None
+) -> Found:
     """Returns the inputs of the previous version by role, without an entry where there is none.
 
     Args:
@@ -22,7 +25,8 @@ def previous_inputs(recipe: Recipe, store: Store, stage: StageSpec, own: Artifac
         store: store of its artifacts.
         stage: the stage that reads them.
         own: id of the artifact that it writes.
-        current: its inputs of its own version, by role.
+        current: its inputs of its own version, by role; of the source version where they are missing there.
+        source_version: version to read missing inputs of (`Previous.as_source`).
 
     Raises:
         InputError: the previous version has another number of members than the recipe.
@@ -31,16 +35,28 @@ def previous_inputs(recipe: Recipe, store: Store, stage: StageSpec, own: Artifac
         return {}
     member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
     deciding = Artifact.find(store, own) or current.get(stage.previous_as)
+    source = _same_cycle(recipe, store, own, current, source_version)
     found: Found = {}
     for role, previous in stage.previous.items():
-        if isinstance(deciding, Artifact):
-            addresses = [ArtifactId.parse(ref.address) for ref in deciding.record.inputs if ref.role == role]
+        like = deciding or (source if previous.as_source else None)
+        if isinstance(like, Artifact):
+            addresses = [ArtifactId.parse(ref.address) for ref in like.record.inputs if ref.role == role]
         else:
             addresses = _newest_completed(recipe, store, previous, member, own.version)
         artifacts = [Artifact.open_at(store, address) for address in addresses]
         if artifacts:
             found[role] = artifacts if previous.kind.endswith("/*") and not member else artifacts[0]
     return found
+
+
+def _same_cycle(
+    recipe: Recipe, store: Store, own: ArtifactId, current: Found, source_version: str | None
+) -> Artifact | None:
+    """Returns the result of the source version, where no input is of this one."""
+    versions = {one.address.version for one in current.values() if isinstance(one, Artifact)}
+    if not source_version or own.version in versions:
+        return None
+    return artifact_of_version(store, recipe.name, own.name.removeprefix(f"{recipe.name}/"), source_version)
 
 
 def _newest_completed(recipe: Recipe, store: Store, previous: Previous, member: str, version: str) -> list[ArtifactId]:

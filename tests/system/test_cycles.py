@@ -108,7 +108,6 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
         "crawl.delay_s": 0.05,
         "extract.files": [],
         "consolidate.limits.gopher_quality.min_letters": 0.5,
-        "place.dask.address": "",
     }
     chain = Chain(stack.airflow, "web", last="corpus")
     chain.wait_for_dags()

@@ -1,0 +1,43 @@
+"""Which dedup index the stages of a version read."""
+
+from pathlib import Path
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.run.recipe import Recipe
+from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.tracking import TrackingContext
+from tests.tasks.run.test_adopted import MAX_REPEATED, REFINE, small_recipe
+
+STAGES = (*REFINE, "dedup_index")
+
+
+def run(recipe: Recipe, version: str, source_version: str | None = None) -> dict[str, StageResult]:
+    context = TrackingContext("", recipe.name)
+    return {
+        stage: run_stage(recipe, stage, version=version, source_version=source_version, tracking=context)
+        for stage in STAGES
+    }
+
+
+def read_by(recipe: Recipe, kind: str, version: str) -> list[str]:
+    record = Artifact.open_at(open_store(recipe), ArtifactId(f"smoke/{kind}", version)).record
+    return [ref.address for ref in record.inputs if ref.role == "index"]
+
+
+def test_all_stages_of_a_version_read_the_index_of_the_one_before_and_an_experiment_that_of_its_source(
+    tmp_path: Path,
+) -> None:
+    recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
+    run(recipe, "1")
+    (tmp_path / "books" / "new.txt").write_text("the and of " + " ".join(f"new{place}" for place in range(90)) + ".\n")
+    second = run(recipe, "2")
+    kinds = ("extracted", "duplicates", "dedup_index")
+    assert [read_by(recipe, kind, "2") for kind in kinds] == [["smoke/dedup_index@1"]] * 3
+    assert second["dedup_index"].metrics["added"] == 1
+    assert not any(result.skipped for result in second.values())
+    # Another limit for the same documents is no cycle of its own: what the source version has is adopted.
+    tried = run(recipe.override({MAX_REPEATED: 0.31}), "2-tried", "2")
+    assert [stage for stage, result in tried.items() if not result.skipped] == ["consolidate", "dedup_index"]
+    assert [read_by(recipe, kind, "2-tried") for kind in kinds] == [["smoke/dedup_index@1"]] * 3
+    again = run(recipe, "2")
+    assert all(result.skipped for result in again.values())
