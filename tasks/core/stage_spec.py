@@ -16,8 +16,8 @@ class Previous:
         kind: kind of the artifact; "crawldb/*" is the one of the stage's own member.
         completed_by: kind of the artifact that completes a version. A version without it is never a previous version.
         members: dotted recipe field with the number of members of `kind`; "" where it has none.
-        as_source: whether a version that reads all its inputs of a source version has the version before of that one: it
-            is another result of the same cycle, and not the next cycle.
+        as_source: whether a version that reads no input of its own, but those of a source version, has the version
+            before of that one: it is another result of the same cycle, and not the next cycle.
     """
 
     kind: str

@@ -1,19 +1,22 @@
 """Audit of takedowns: all of a recipe, and for what is current the proof that nothing of them is in it.
 
-Reads all takedowns, and of the newest crawl DB, documents and plan the URLs, ids and sequences: what the next cycle,
-the next tokens and the next training read. Nothing is taken from a report: every row is looked at. Of all models it
-lists what they have read: they cannot forget it, so it does not count as present.
+Reads all takedowns, and of the newest crawl DB, documents, plan and dedup index the URLs, ids and sequences: what the
+next cycle, the next tokens and the next training read. Nothing is taken from a report: every row is looked at. Of all
+models it lists what they have read: they cannot forget it, so it does not count as present.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
+from tasks.formats import dedup_index
+from tasks.formats.dedup_index import DedupIndex
 from tasks.formats.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.stages.crawl.db.crawldb import URLS_FILE
 from tasks.stages.takedown.affected import CHECKPOINT, of_artifact
@@ -23,6 +26,7 @@ _AGAIN = {
     "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
     "documents": "run corpus again, with a new version",
     "plan": "run tokens again, with a new version",
+    dedup_index.KIND: "run corpus again, with a new version",
 }
 
 Found = dict[str, Any]
@@ -44,6 +48,7 @@ def audit(store: Store, recipe: str) -> Found:
     stones, lifted = read(heads), read_lifted(heads)
     tombstones = Tombstones.of(stones)
     checked = [*_crawldbs(store, recipe, tombstones), *_newest(store, recipe, tombstones)]
+    checked += _indexes(store, recipe, tombstones)
     return {
         "recipe": recipe,
         "takedowns": [_takedown(one, stones, lifted) for one in _by_date(store, recipe)],
@@ -126,6 +131,16 @@ def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found
         if artifact:
             found = of_artifact(artifact, tombstones)
             yield _checked(artifact, kind, [f"{row['url']} ({row['id']})" for row in found.rows], found.problem)
+
+
+def _indexes(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
+    """Yields what of it the newest dedup index knows, where the recipe has one: documents, and their copies."""
+    artifact = newest(store, f"{recipe}/{dedup_index.KIND}")
+    if artifact:
+        index = DedupIndex.open(artifact)
+        held = (table for number in range(index.count) for table in (index.names(number), index.copies(number)))
+        found = [row for table in held for row in table.filter(pa.array(tombstones.mask(table))).to_pylist()]
+        yield _checked(artifact, dedup_index.KIND, [f"{row['url']} ({row['id']})" for row in found])
 
 
 def _checked(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> Found:

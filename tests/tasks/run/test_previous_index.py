@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.run.audit import audit
 from tasks.run.recipe import Recipe
 from tasks.run.runner import StageResult, open_store, run_stage
 from tasks.run.tracking import TrackingContext
@@ -41,3 +42,20 @@ def test_all_stages_of_a_version_read_the_index_of_the_one_before_and_an_experim
     assert [read_by(recipe, kind, "2-tried") for kind in kinds] == [["smoke/dedup_index@1"]] * 3
     again = run(recipe, "2")
     assert all(result.skipped for result in again.values())
+
+
+def test_the_audit_of_takedowns_looks_into_the_index_and_the_next_version_frees_it(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
+    run(recipe, "1")
+    store = open_store(recipe)
+    index = Artifact.open_at(store, ArtifactId("smoke/dedup_index", "1"))
+    gone = index.table(index.files("names/")[0]).column("id")[0].as_py()
+    request = recipe.override({"takedown.documents": gone, "takedown.reason": "asked for"})
+    run_stage(request, "takedown", version="t1", tracking=TrackingContext("", recipe.name))
+
+    def present() -> dict[str, int]:
+        return {one["artifact"]: one["present"] for one in audit(store, "smoke")["checked"]}
+
+    assert present()["smoke/dedup_index@1"] == 1
+    run(recipe, "2")
+    assert present() == {"smoke/documents@2": 0, "smoke/dedup_index@2": 0}
