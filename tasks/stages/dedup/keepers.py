@@ -35,6 +35,8 @@ PAIRS = pa.schema(
 )
 SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clusters", pa.int64(), nullable=False)])
 VERDICTS, CLUSTER_SIZES = "verdicts", "sizes"
+OF_CYCLE = "of_cycle/"
+"""Metrics: duplicates of documents of the version with that number in the index."""
 
 
 class Members(NamedTuple):
@@ -56,7 +58,11 @@ def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, 
     members = _members(work, links)
     near = links[links["equal"] == 0]
     pairs = _text_pairs(members, near)
-    found, sizes = _verdicts(members, pairs, near["jaccard"], number)
+    found, sizes, keepers = _verdicts(members, pairs, near["jaccard"], number)
+    gone = (found["kind"] != KINDS.index("")) & (found["key"] >= work.first_row_id)
+    earlier = keepers[gone & (keepers < work.first_row_id)]
+    for cycle, count in zip(*np.unique(preference.cycles(work, earlier), return_counts=True), strict=True):
+        part.metric(f"{OF_CYCLE}{cycle}", int(count))
     sorted_runs.write(part, made.beside(VERDICTS).path(number), [sorted_runs.by_key(found)])
     with part.file(made.path(number, "parquet"), rows=len(pairs)) as file:
         pq.write_table(_named(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
@@ -89,8 +95,8 @@ def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
 
 def _verdicts(
     members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32], bucket: int
-) -> tuple[NDArray[np.void], NDArray[np.int64]]:
-    """Returns the verdicts (dtype VERDICT), and the sizes of the clusters."""
+) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.uint64]]:
+    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and of each verdict the keeper's row id."""
     choice = choose(members.text, pairs, jaccard)
     keeper = choice.keeper
     equal = members.text[keeper] == members.text
@@ -107,7 +113,7 @@ def _verdicts(
     found["jaccard"], found["known"] = choice.jaccard, known
     for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):
         found[name] = members.ids[index]
-    return found, sizes
+    return found, sizes, members.row_ids[keeper]
 
 
 def _named(members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> pa.Table:

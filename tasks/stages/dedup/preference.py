@@ -81,6 +81,14 @@ def read(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.void]:
     return found
 
 
+def cycles(work: Workspace, row_ids: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Returns of documents of the index the number of their version there."""
+    found, parts = np.empty(len(row_ids), np.uint32), part_of(row_ids)
+    for part in np.unique(parts).tolist():
+        found[parts == part] = work.index.rows(part)["cycle"][row_of(row_ids[parts == part])]
+    return found
+
+
 def _of_part(work: Workspace, number: int) -> NDArray[np.void]:
     if number < work.index.count:
         return work.index.rows(number)

@@ -35,7 +35,8 @@ is cleared away at the end.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,7 @@ from tasks.stages.dedup.duplicates import duplicates_part, earlier_part
 from tasks.stages.dedup.exact import equal_part
 from tasks.stages.dedup.figure import draw
 from tasks.stages.dedup.forgotten import forgotten_part
-from tasks.stages.dedup.keepers import VERDICTS, keepers_part
+from tasks.stages.dedup.keepers import OF_CYCLE, VERDICTS, keepers_part
 from tasks.stages.dedup.metrics import alarm
 from tasks.stages.dedup.shingle_sets import shingle_part
 from tasks.stages.dedup.signatures import sign_part
@@ -136,6 +137,7 @@ class _Passes:
         self._compared: Buckets | None = None
         self._texts = self._captures = self._index.documents
         self._counts = dict.fromkeys((*_COUNTED, "recaptured", "links"), 0)
+        self._of_cycle = Counter[str]()
         self.between: list[str] = []
         """Names of the parts that no later stage and no later cycle reads."""
 
@@ -199,7 +201,8 @@ class _Passes:
         clusters = Buckets("clusters", bucket_count(self._counts["links"], self._per_bucket))
         self._over(clusters, clusters_part, tuple(links), self._stars)
         made = Buckets("pairs", bucket_count(_LINKS * self._counts["links"], self._per_bucket))
-        self._over(made, keepers_part, clusters, between=False)
+        for record in self._over(made, keepers_part, clusters, between=False):
+            self._of_cycle.update({name: int(count) for name, count in record.metrics.items()})
         return made
 
     def recaptured(self) -> Buckets:
@@ -239,7 +242,13 @@ class _Passes:
             "largest_cluster": float(max([0, *(cluster.documents for cluster in found.largest)])),
             "sources_over_alarm_share": float(len(alarm(found.sources, self._work.config.alarm_share))),
             **{f"loss_share/{source.name}": source.share for source in found.sources},
+            **{f"duplicates_of/{version}": float(count) for version, count in self._by_version()},
         }
+
+    def _by_version(self) -> Iterator[tuple[str, int]]:
+        """Yields the versions of the index with the duplicates here of what they have published."""
+        for number, version in enumerate(self._index.manifest.cycles):
+            yield version, self._of_cycle[f"{OF_CYCLE}{number}"]
 
     def _over(self, made: Buckets, fn: Callable[..., None], *read: Any, between: bool = True) -> list[PartRecord]:
         """Makes all buckets of a pass from the runs that it reads."""

@@ -139,6 +139,9 @@ def test_cycles_keep_exactly_what_one_run_with_the_same_preference_keeps(tmp_pat
     before = kept[0] | kept[1]
     across = [row for row in rows_of(duplicates, "duplicates/") if row["duplicate_of"] in before]
     assert {row["kind"] for row in across} == {"exact", "near"}
+    told = [duplicates.record.metrics[f"duplicates_of/{version}"] for version in ("c1", "c2")]
+    assert sum(told) == len(across)
+    assert min(told) > 0
 
 
 def test_a_published_document_stays_the_keeper_though_a_better_copy_is_found(tmp_path: Path) -> None:
