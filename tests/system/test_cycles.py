@@ -27,6 +27,11 @@ from tasks.demo.site import Page
 pytestmark = pytest.mark.soak
 
 HOST = "changing.localhost"
+FILES = [
+    {"name": "code", "kind": "text", "path": "{stdlib}/json/*.py"},
+    {"name": "packages", "kind": "metadata", "path": "{site_packages}/p*.dist-info/METADATA"},
+]
+"""What every version reads again."""
 Cycle = dict[str, Any]
 
 
@@ -106,7 +111,7 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
         "crawl.seeds": [changing.url("").replace(".html", "")],
         "crawl.allow_loopback": True,
         "crawl.delay_s": 0.05,
-        "extract.files": [],
+        "extract.files": FILES,
         "consolidate.limits.gopher_quality.min_letters": 0.5,
     }
     chain = Chain(stack.airflow, "web", last="corpus")
@@ -134,32 +139,39 @@ def set_back(path: Path) -> None:
     pq.write_table(table, path)
 
 
-def kept(made: Cycle) -> set[str]:
-    return {row["url"].rpartition("/")[2].removesuffix(".html") for row in rows(made["documents"], "kept/")}
+def pages(made: Cycle, folder: str) -> dict[str, dict[str, Any]]:
+    """Returns the rows of the pages of the site by name, the index left out."""
+    found = (row for row in rows(made["documents"], folder) if row["source"] == "web")
+    named = {row["url"].rpartition("/")[2].removesuffix(".html"): row for row in found}
+    return {name: row for name, row in named.items() if name}
 
 
 def went(made: Cycle) -> dict[str, str]:
-    return {
-        row["url"].rpartition("/")[2].removesuffix(".html"): row["reason"]
-        for row in rows(made["documents"], "rejected/")
-        if row["reason"].startswith("duplicate_")
-    }
+    return {name: row["reason"] for name, row in pages(made, "rejected/").items()}
+
+
+def files(made: Cycle) -> set[str]:
+    return {row["id"] for row in rows(made["documents"], "kept/") if row["source"] != "web"}
 
 
 def test_each_cycle_keeps_what_is_new_and_what_has_changed(cycles) -> None:
-    assert [kept(made) for made in cycles] == [{"a", "b", "c", "d", "e"}, {"b", "f"}, {"g"}]
+    assert [{*pages(made, "kept/")} for made in cycles] == [{"a", "b", "c", "d", "e"}, {"b", "f"}, {"g"}]
+
+
+def test_files_that_every_version_reads_are_kept_by_every_version(cycles) -> None:
+    first, second, third = map(files, cycles)
+    assert first == second == third != set()
 
 
 def test_mirrors_of_what_an_earlier_cycle_has_published_go_as_its_duplicates(cycles) -> None:
     assert [went(made) for made in cycles] == [{}, {"mirror": "duplicate_exact"}, {"mirror-of-new": "duplicate_exact"}]
-    (mirror,) = (row for row in rows(cycles[1]["documents"], "rejected/") if row["url"].endswith("mirror.html"))
-    (original,) = (row for row in rows(cycles[0]["documents"], "kept/") if row["url"].endswith("/c.html"))
+    mirror, original = pages(cycles[1], "rejected/")["mirror"], pages(cycles[0], "kept/")["c"]
     assert mirror["duplicate_of"] == original["id"]
+    assert cycles[2]["duplicates"].record.metrics["duplicates_of/c2"] == 1
 
 
 def test_the_new_text_of_a_page_replaces_the_old_one(cycles) -> None:
-    (old,) = (row for row in rows(cycles[0]["documents"], "kept/") if row["url"].endswith("/b.html"))
-    (new,) = (row for row in rows(cycles[1]["documents"], "kept/") if row["url"].endswith("/b.html"))
+    old, new = pages(cycles[0], "kept/")["b"], pages(cycles[1], "kept/")["b"]
     (gone,) = rows(cycles[1]["documents"], "replaced/")
     assert (gone["id"], gone["reason"], gone["replaced_by"]) == (old["id"], "duplicate_page", new["id"])
     assert rows(cycles[2]["documents"], "replaced/") == []
@@ -177,7 +189,8 @@ def test_the_funnel_accounts_for_what_each_cycle_has_captured_and_no_more(cycles
 
 def test_the_index_knows_what_all_cycles_have_published(cycles) -> None:
     metrics = [made["dedup_index"].record.metrics for made in cycles]
-    assert [one["documents"] for one in metrics] == [5, 6, 7]
+    assert [one["documents"] - len(files(cycles[0])) for one in metrics] == [5, 6, 7]
     assert [one["left"] for one in metrics] == [0, 1, 0]
+    assert [one["added"] for one in metrics[1:]] == [2, 1], "a cycle adds what is new"
     refs = {ref.address for ref in cycles[2]["dedup_index"].record.inputs}
     assert {"web/dedup_index@c1", "web/dedup_index@c2"} <= refs
