@@ -125,7 +125,7 @@ def as_one(folder: Path, cycles: list[Rows]) -> set[str]:
     return made.kept()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))])
 def test_cycles_keep_exactly_what_one_run_with_the_same_preference_keeps(tmp_path: Path, seed: int) -> None:
     rows = poor_sometimes([{**row, "fetched_at": datetime(2026, 1, 1, tzinfo=UTC)} for row in mixed(seed, 150)])
     cycles = in_cycles(rows, [60, 50, 40])
