@@ -6,6 +6,7 @@ What stands on the site is documentation of the interpreter, under names of this
 between two cycles the crawl DB is set back by a month: the rest of the cycle is as it would be a month later.
 """
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -45,10 +46,10 @@ class Site:
     def __init__(self, bodies: list[bytes], server: site.Host) -> None:
         self._bodies = bodies
         self._server = server
-        self._held: dict[str, tuple[int, bytes]] = {}
+        self._held: dict[str, tuple[int, int | None]] = {}
 
-    def put(self, name: str, body: int, more: bytes = b"") -> None:
-        """Shows a body under a name; `more` is put before its end."""
+    def put(self, name: str, body: int, more: int | None = None) -> None:
+        """Shows a body under a name, with a paragraph of the words of another one at its end."""
         self._held[name] = (body, more)
         self._publish()
 
@@ -63,7 +64,8 @@ class Site:
         links = "".join(f'<p><a href="/{name}.html">{name}</a></p>' for name in sorted(self._held))
         pages = {"/": f"<!DOCTYPE html><title>Index</title>{links}".encode()}
         for name, (body, more) in self._held.items():
-            pages[f"/{name}.html"] = self._bodies[body].replace(b"</body>", more + b"</body>")
+            added = b"" if more is None else b"<p>" + re.sub(rb"<[^>]*>", b" ", self._bodies[more])[-3000:] + b"</p>"
+            pages[f"/{name}.html"] = self._bodies[body].replace(b"</body>", added + b"</body>")
         now = int(time.time())
         self._server.pages = {path: Page(path, body, f'"{hash((path, body)):x}"', now) for path, body in pages.items()}
 
@@ -93,7 +95,7 @@ def cycles(stack, changing: Site) -> list[Cycle]:
     made = [cycle(stack, changing, "c1")]
 
     changing.put("f", 5)  # added
-    changing.put("b", 1, b"<p>" + b"What this page says today is not what it said a month ago. " * 30 + b"</p>")
+    changing.put("b", 1, more=9)  # says more now
     changing.put("mirror", 2)  # of c
     changing.remove("d")
     made.append(cycle(stack, changing, "c2"))
