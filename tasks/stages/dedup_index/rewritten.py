@@ -42,7 +42,8 @@ def rewritten_part(work: Work, part: Part, numbers: tuple[int, ...]) -> None:
     part.metric("written", 1)
     firsts = np.cumsum([0, *(int(mask.sum()) for mask in stays)]).tolist()
     held = list(zip(numbers, stays, strict=True))
-    rows = np.concatenate([np.empty(0, ROW), *(work.before.rows(number)[mask] for number, mask in held)])
+    # With the dtype named: without it NumPy gives the ids the byte order of the machine.
+    rows = np.concatenate([work.before.rows(number)[mask] for number, mask in held], dtype=ROW)
     runs = {
         folder: np.concatenate(
             [

@@ -24,6 +24,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats import returned
 from tasks.formats.dedup_index import DedupIndex
+from tasks.formats.packed_ids import unpack
 from tasks.formats.tombstones import DOCUMENT, FILE, Tombstone, Tombstones
 from tasks.formats.tombstones import write as write_tombstones
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -98,6 +99,8 @@ class Cycles:
         """Returns the ids in the newest index."""
         index = DedupIndex.open(self.indexes[-1])
         found = [one for number in range(index.count) for one in index.names(number).column("id").to_pylist()]
+        rows = [unpack(np.array(index.rows(number)["id"])).to_pylist() for number in range(index.count)]
+        assert [one for several in rows for one in several] == found, "rows and names are of the same documents"
         assert len(found) == len(set(found))
         return set(found)
 
@@ -193,6 +196,9 @@ def test_a_document_that_is_read_again_is_kept_again_and_in_the_index_once(tmp_p
     made.run([*source, document(text(0, 1), "near"), document(text(9), "new")])
     assert made.kept() == {row["id"] for row in source} | {document(text(9), "new")["id"]}
     assert len(made.published()) == 5
+    made.run([*source, document(text(10), "newer")])
+    assert made.kept() == {row["id"] for row in source} | {document(text(10), "newer")["id"]}
+    assert len(made.published()) == 6
 
 
 def test_a_forgotten_document_leaves_no_trace_and_its_former_duplicate_comes_back(tmp_path: Path) -> None:
