@@ -57,20 +57,26 @@ class Scorer:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def request(self, prompt: str, answer: str) -> Request:
-        """Returns the tokens of a prompt and of the answer behind it."""
+        """Returns the tokens of a prompt and of the answer behind it; raises as `checked` does."""
         kept = prompt.rstrip()
         whole = self.encode(prompt + answer)
         split = len(self.encode(kept)) if kept else 0
-        return Request([self.eos_id, *whole[:split]], whole[split:])
+        return self.checked(Request([self.eos_id, *whole[:split]], whole[split:]))
+
+    def checked(self, request: Request) -> Request:
+        """Returns a request that can be scored; raises InputError: its answer has no token, or more than the context."""
+        if not request.answer:
+            raise InputError("an answer has no token of its own behind the prompt", "put a space between them")
+        if len(request.answer) > self.context:
+            cause = f"an answer has {len(request.answer)} tokens, and the context {self.context}"
+            raise InputError(cause, "leave the row out")
+        return request
 
     @torch.no_grad()
     def likelihoods(self, requests: Sequence[Request]) -> list[Likelihood]:
-        """Returns the likelihood of each answer.
-
-        Raises:
-            InputError: an answer has no token, or more than the context has.
-        """
-        rows = [_cut(request, self.context) for request in requests]
+        """Returns the likelihood of the answer of each request (see `checked`)."""
+        # One more than the context: the last token is predicted, not read.
+        rows = [[*request.prompt, *request.answer][-(self.context + 1) :] for request in requests]
         found: dict[int, Likelihood] = {}
         for batch in batches([len(row) - 1 for row in rows], self.batch_tokens):
             hidden = self._hidden([rows[number][:-1] for number in batch])
@@ -143,14 +149,6 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(number)
     if batch:
         yield batch
-
-
-def _cut(request: Request, context: int) -> list[int]:
-    if not request.answer:
-        raise InputError("an answer has no token", "leave the row out, or correct the field with its answer")
-    if len(request.answer) > context:
-        raise InputError(f"an answer has {len(request.answer)} tokens, and the context {context}", "leave the row out")
-    return [*request.prompt, *request.answer][-(context + 1) :]
 
 
 def _until(text: str, stop: Sequence[str]) -> str:

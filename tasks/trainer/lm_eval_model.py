@@ -1,45 +1,49 @@
 """A trained model for lm-eval (EleutherAI's harness, 0.4.13): any task of it runs on a checkpoint.
 
-Reads the folder of a registered model (`model.safetensors`, `model.json`, `tokenizer.json`). Needs the
-extra `lm-eval`; nothing of Sluice imports this module.
+Reads the folder of a registered model (`model.safetensors`, `model.json`, `tokenizer.json`). Needs the extra `lm-eval`,
+which is imported only when a model is opened.
 
     import lm_eval
-    from tasks.trainer.lm_eval_model import SluiceLM
-    lm_eval.simple_evaluate(SluiceLM(Path("model")), tasks=["arc_easy"])
+    from tasks.trainer.lm_eval_model import for_lm_eval
+    lm_eval.simple_evaluate(for_lm_eval(Path("model")), tasks=["arc_easy"])
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
 from tasks.core.errors import InputError
-from tasks.trainer.likelihood import Likelihood, Request, Scorer
+from tasks.trainer.likelihood import Request, Scorer
 from tasks.trainer.serve import TextModel
 
 _MAX_NEW_TOKENS = 256
 """Where a task names none; that of lm-eval."""
 
 
-class SluiceLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
-    """The three methods of lm-eval, on a `Scorer`.
+def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:
+    """Returns a model as lm-eval takes it, a `TemplateLM`.
 
     Args:
         folder: contains the three files.
         batch_tokens: tokens per forward pass, padding included.
 
     Raises:
-        InputError: a file is missing, or they do not belong together.
+        InputError: lm-eval is not installed, a file is missing, or they do not belong together.
     """
+    try:
+        from lm_eval.api.model import TemplateLM
+    except ImportError as error:
+        raise InputError(f"lm-eval cannot be imported ({error})", "install the extra lm-eval") from None
+    loaded = TextModel(folder)
+    described = loaded.description
+    scorer = Scorer(loaded.model, loaded.tokenizer, described["eos_id"], described["seq_len"], batch_tokens)
+    return type("SluiceLM", (_Methods, TemplateLM), {"scorer": scorer})()
 
-    def __init__(self, folder: Path, batch_tokens: int = 16_384) -> None:
-        super().__init__()
-        loaded = TextModel(folder)
-        described = loaded.description
-        self.scorer = Scorer(loaded.model, loaded.tokenizer, described["eos_id"], described["seq_len"], batch_tokens)
+
+class _Methods:
+    """What lm-eval leaves to a model, on its `scorer`. A request has `args`: a prompt, and an answer or options."""
+
+    scorer: Scorer
 
     @property
     def eot_token_id(self) -> int:
@@ -54,32 +58,33 @@ class SluiceLM(TemplateLM):  # type: ignore[misc]  # lm-eval has no types
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        found = self.scorer.likelihoods([Request(prompt, answer) for _, prompt, answer in requests])
-        return [tuple(one) for one in found]  # type: ignore[misc]
+        checked = [self.scorer.checked(Request(prompt, answer)) for _, prompt, answer in requests]
+        found = self.scorer.likelihoods(checked)
+        return [(one.log_p, one.greedy) for one in found]
 
-    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Returns ln p of each whole text, in windows that do not overlap, as lm-eval defines it."""
         return [self._rolling(self.scorer.encode(request.args[0])) for request in requests]
 
     def _rolling(self, tokens: list[int]) -> float:
-        context, eos_id = self.scorer.context, self.scorer.eos_id
-        windows = get_rolling_token_windows(tokens, prefix_token=eos_id, max_seq_len=context, context_len=1)
-        found: list[Likelihood] = self.scorer.likelihoods([Request(*make_disjoint_window(one)) for one in windows])
-        return sum(one.log_p for one in found)
+        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        scorer = self.scorer
+        windows = get_rolling_token_windows(tokens, scorer.eos_id, scorer.context, context_len=1)
+        return sum(one.log_p for one in scorer.likelihoods([Request(*make_disjoint_window(one)) for one in windows]))
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Returns the greedy continuation of each prompt; raises InputError where a task wants to sample."""
         groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         for number, request in enumerate(requests):
             options = request.args[1]
             if options.get("do_sample") or options.get("temperature"):
-                raise InputError(
-                    f"the task {request.task_name} samples", "set do_sample to false: this model is greedy"
-                )
+                raise InputError("a task of lm-eval samples", "set its do_sample to false: this model is greedy")
             until = options.get("until") or []
             stop = (until,) if isinstance(until, str) else tuple(until)
             groups.setdefault((options.get("max_gen_toks", _MAX_NEW_TOKENS), stop), []).append(number)
         texts: dict[int, str] = {}
         for (most, stop), numbers in groups.items():
-            texts |= zip(numbers, self.scorer.greedy([requests[n].args[0] for n in numbers], most, stop), strict=True)
+            found = self.scorer.greedy([requests[number].args[0] for number in numbers], most, stop)
+            texts |= dict(zip(numbers, found, strict=True))
         return [texts[number] for number in range(len(requests))]

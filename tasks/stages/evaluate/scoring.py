@@ -6,7 +6,7 @@ log-likelihoods of its choices or of its answer, and the text that was generated
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from tasks.core.stage import Output, Part
 from tasks.stages.evaluate import items, task_metrics
 from tasks.stages.evaluate.items import Item
 from tasks.stages.evaluate.task_config import TaskConfig
-from tasks.trainer.likelihood import Likelihood, Scorer
+from tasks.trainer.likelihood import Request, Scorer
 
 FOLDER = "tasks"
 ITEMS_PER_PART = 256
@@ -81,31 +81,34 @@ def _in_parts(task: TaskConfig) -> Iterator[list[Item]]:
 
 
 def _scored(task: TaskConfig, scorer: Scorer, some: Sequence[Item]) -> list[Scored]:
-    """Returns the scores of some items; raises InputError naming the items where one cannot be scored."""
+    """Returns the scores of some items; raises InputError naming the item that cannot be scored."""
+    if task.kind == "multiple_choice":
+        return _choices(scorer, some, [_requests(task, scorer, item, item.answers) for item in some])
+    found = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in some])
+    if task.kind == "cloze":
+        return [Scored(task_metrics.of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
     try:
-        if task.kind == "multiple_choice":
-            return _choices(task, scorer, some)
-        found = scorer.likelihoods([scorer.request(item.prompt, task.delimiter + item.right) for item in some])
-        if task.kind == "cloze":
-            return [
-                Scored(task_metrics.of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)
-            ]
         texts = scorer.greedy([item.prompt for item in some], task.max_new_tokens, task.stop)
     except InputError as error:
-        where = f'the task "{task.name}", {some[0].id} to {some[-1].id}'
-        raise InputError(f"{where}: {error.cause}", error.remedy) from None
+        raise InputError(f'the task "{task.name}": {error.cause}', error.remedy) from None
     return [
         Scored(task_metrics.of_text(task, item, one, text), [one.log_p], text)
         for item, one, text in zip(some, found, texts, strict=True)
     ]
 
 
-def _choices(task: TaskConfig, scorer: Scorer, some: Sequence[Item]) -> list[Scored]:
-    requests = [scorer.request(item.prompt, task.delimiter + choice) for item in some for choice in item.answers]
-    found = iter(scorer.likelihoods(requests))
+def _requests(task: TaskConfig, scorer: Scorer, item: Item, answers: Sequence[str]) -> list[Request]:
+    try:
+        return [scorer.request(item.prompt, task.delimiter + answer) for answer in answers]
+    except InputError as error:
+        raise InputError(f'{item.id} of the task "{task.name}": {error.cause}', error.remedy) from None
+
+
+def _choices(scorer: Scorer, some: Sequence[Item], requests: Sequence[Sequence[Request]]) -> list[Scored]:
+    found = iter(scorer.likelihoods(list(chain.from_iterable(requests))))
     scored = []
     for item in some:
-        mine: list[Likelihood] = list(islice(found, len(item.answers)))
+        mine = list(islice(found, len(item.answers)))
         scored.append(Scored(task_metrics.of_choices(item, mine), [one.log_p for one in mine]))
     return scored
 

@@ -226,11 +226,13 @@ def test_a_row_that_cannot_be_read_is_named(
     assert said in str(caught.value)
 
 
-def test_an_answer_longer_than_the_context_is_named_with_its_part(
-    made: Made, trained: Artifact, tmp_path: Path
-) -> None:
+def test_an_answer_that_cannot_be_scored_is_named(made: Made, trained: Artifact, tmp_path: Path) -> None:
     task = choices(rows_in(tmp_path, [{"query": "q", "choices": ["a", "b " * 50], "gold": 0}]))
-    with pytest.raises(InputError, match=r'the task "quiz", rows.jsonl:1 .*and the context 32'):
+    with pytest.raises(InputError, match=r'rows.jsonl:1 of the task "quiz": .* and the context 32'):
+        evaluated(made, trained, tmp_path, task)
+    merged = rows_in(tmp_path, [{"query": "wate", "answer": "r"}])
+    task = TaskConfig(name="cloze", kind="cloze", path=merged, prompt="wate", delimiter="")
+    with pytest.raises(InputError, match=r'rows.jsonl:1 of the task "cloze": an answer has no token of its own'):
         evaluated(made, trained, tmp_path, task)
 
 
