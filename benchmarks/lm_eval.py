@@ -32,6 +32,11 @@ from tasks.trainer.serve import TextModel
 Scores = dict[str, dict[str, Any]]
 """Of each task `metrics` {metric: {value, stderr}} and `items`, log-likelihoods or text of each."""
 
+_RANDOM_ERROR = "perplexity"
+"""lm-eval takes its error from random samples; ours is computed."""
+_BOOTSTRAP = 2
+"""Random samples for it; 0 would leave out the errors of all metrics."""
+
 
 def tasks_of(evals: Path, items: int, shots: int) -> list[TaskConfig]:
     """Returns a task of each kind."""
@@ -51,7 +56,8 @@ def lm_eval_config(task: TaskConfig, rows: list[dict[str, Any]]) -> dict[str, An
     from datasets import Dataset, DatasetDict
 
     common = {
-        "task": task.name, "custom_dataset": lambda **_: DatasetDict(test=Dataset.from_list(rows)), "test_split": "test",
+        "task": task.name, "test_split": "test",
+        "custom_dataset": lambda **_: DatasetDict(test=Dataset.from_list(rows)),
         "doc_to_text": task.prompt, "doc_to_target": f"{{{{{task.answer}}}}}", "target_delimiter": task.delimiter,
         "fewshot_delimiter": task.shots_delimiter, "num_fewshot": task.shots, "fewshot_split": "test",
         "fewshot_config": {"sampler": "first_n"},

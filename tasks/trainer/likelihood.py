@@ -64,7 +64,7 @@ class Scorer:
         return self.checked(Request([self.eos_id, *whole[:split]], whole[split:]))
 
     def checked(self, request: Request) -> Request:
-        """Returns a request that can be scored; raises InputError: its answer has no token, or more than the context."""
+        """Returns a request that can be scored; raises InputError where the answer has no or too many tokens."""
         if not request.answer:
             raise InputError("an answer has no token of its own behind the prompt", "put a space between them")
         if len(request.answer) > self.context:
