@@ -66,7 +66,10 @@ def lm_eval_config(task: TaskConfig, rows: list[dict[str, Any]]) -> dict[str, An
         metrics = ("acc", "acc_norm", "acc_bytes")
         own: dict[str, Any] = {"output_type": "multiple_choice", "doc_to_choice": f"{{{{{task.choices}}}}}"}
     elif task.kind == "cloze":
-        metrics, own = ("acc", "perplexity"), {"output_type": "loglikelihood"}
+        # lm-eval has its delimiter before the answers of examples, and none before the answer that is scored.
+        target = task.delimiter + common["doc_to_target"]
+        metrics, own = ("acc", "perplexity"), {"output_type": "loglikelihood", "doc_to_target": target}
+        own["target_delimiter"] = ""
     else:
         options = {"until": list(task.stop), "max_gen_toks": task.max_new_tokens, "do_sample": False}
         strip = [{"function": "regex", "regex_pattern": task.extract or "(?s).*"}, {"function": "take_first"}]

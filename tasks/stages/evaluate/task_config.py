@@ -35,7 +35,8 @@ class TaskConfig(Config):
     """multiple_choice: field with the list of choices."""
 
     delimiter: str = " "
-    """Stands between prompt and answer."""
+    """Stands between prompt and answer, in examples and in what is scored. Other than in lm-eval it does so for cloze,
+    too: there it belongs to the answer."""
 
     shots: int = Field(default=0, ge=0, le=64)
     """Solved examples before the prompt: the first rows, without one that is equal to the row itself."""

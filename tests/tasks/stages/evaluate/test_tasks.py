@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, stdev
@@ -12,6 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.config import parse
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Listener, Output
@@ -249,6 +252,13 @@ def test_an_answer_that_cannot_be_scored_is_named(made: Made, trained: Artifact,
 def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         choices("/rows.jsonl") and choices(**{"path": "/rows.jsonl", **settings})
+
+
+def test_the_settings_in_the_documentation_are_valid() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", text, re.S)
+    kinds = [task.kind for task in parse(EvaluateConfig, tomllib.loads(block)["evaluate"], "evaluation.md").tasks]
+    assert kinds == ["multiple_choice", "cloze", "generate"]
 
 
 def test_a_small_model_is_judged_by_bits_per_byte_and_a_large_one_by_what_it_gets_right() -> None:
