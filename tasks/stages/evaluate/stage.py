@@ -1,4 +1,4 @@
-"""Stage `evaluate`: bits per byte of the trained model on held-out text, compared with a unigram model.
+"""Stage `evaluate`: bits per byte of the trained model on held-out text, compared with a unigram model; and tasks.
 
 Reads the last milestone of `checkpoint`, the held-out and training shards of `shards`, and the `tokenizer`. Writes
 `documents/<source>.parquet` (document id, bytes, tokens, bits, bits of the unigram model), `scores.json`
@@ -6,6 +6,10 @@ Reads the last milestone of `checkpoint`, the held-out and training shards of `s
 of the first tokens of held-out documents). `bpb` is the unweighted mean over sources; `gain` is 1 - bpb / unigram_bpb.
 Where the recipe looks for evaluation sets, reads `contamination`, too, and adds to `scores.json` which of their items
 the model has read (`contamination.learned`).
+Where the recipe has tasks, scores the last milestones on them (`scoring`), too, and adds to `scores.json` `tasks`
+[{task, kind, step, shots, items, metrics {metric: {value, stderr}}, decision_metric, contamination}], by step and task;
+`contamination` is {items, documents}, or null where the items were not looked for. `tasks.md` is the same for people;
+in MLflow with `tasks.png`, and each metric by step.
 """
 
 import json
@@ -26,13 +30,18 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.shard_set import ShardSet
+from tasks.stages.evaluate import task_report
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.evaluate.contamination import learned
+from tasks.stages.evaluate.items import files_of
+from tasks.stages.evaluate.scoring import score_tasks
+from tasks.stages.evaluate.task_metrics import decisive
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file
 from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import Transformer
 
 VERSION = 1
@@ -40,11 +49,17 @@ VERSION = 1
 PROMPT_TOKENS, SAMPLE_TOKENS = 24, 48
 
 
+def external(config: EvaluateConfig) -> dict[str, list[str]]:
+    """Returns the files of the tasks, as local paths, by role `task:<name>`; their bytes are in the fingerprint."""
+    return {f"task:{task.name}": [file.local() for file in files_of(task)] for task in config.tasks}
+
+
 def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Scores every source that has held-out documents; raises InputError if none has."""
+    """Scores every source that has held-out documents; raises InputError if none has, or a task cannot be scored."""
     use_threads(config.threads)
     checkpoint, shards = inputs["checkpoint"], ShardSet.open(inputs["shards"])
-    model, described, step = load_last(checkpoint)
+    step = milestones(checkpoint)[-1]
+    model, described = load(checkpoint, step)
     tokenizer = _matching_tokenizer(inputs["tokenizer"], described)
     sources = [source for source in shards.sources if shards.n_documents(source, HELDOUT)]
     if not sources:
@@ -62,19 +77,63 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     scores = summarise({source: output.committed[source] for source in sources}, step)
     if "contamination" in inputs:
         scores["contamination"] = learned(inputs["contamination"], checkpoint)
+    if config.tasks:
+        scores["tasks"] = _tasks(config, checkpoint, tokenizer, scores.get("contamination", {}).get("sets", {}), output)
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
             _write_json(part, "scores.json", scores)
             _write_json(part, "samples.json", _samples(model, described, tokenizer, documents))
+            if config.tasks:
+                with part.file("tasks.md") as file:
+                    file.write(task_report.markdown(scores["tasks"]).encode())
+    if config.tasks:
+        _show_tasks(scores["tasks"], output)
     return _report(scores)
 
 
-def load_last(checkpoint: Artifact) -> tuple[Transformer, dict[str, Any], int]:
-    """Returns the model of the last milestone, the content of its `model.json`, and its step."""
-    step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
+def milestones(checkpoint: Artifact) -> list[int]:
+    """Returns the steps of which the run has kept the model, ascending."""
+    return sorted(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
+
+
+def load(checkpoint: Artifact, step: int) -> tuple[Transformer, dict[str, Any]]:
+    """Returns the model of a milestone, and the content of its `model.json`."""
     weights = checkpoint.local(f"checkpoints/{name_of(step)}/{MODEL}")
-    model, described = model_file.load_model(Path(checkpoint.local(model_file.FILE)), Path(weights))
-    return model, described, step
+    return model_file.load_model(Path(checkpoint.local(model_file.FILE)), Path(weights))
+
+
+def _tasks(
+    config: EvaluateConfig, checkpoint: Artifact, tokenizer: Tokenizer, sets: dict[str, Any], output: Output
+) -> list[dict[str, Any]]:
+    """Returns the scores of the last milestones on all tasks, each with its flag and the metric to decide by.
+
+    `sets` has the flags by evaluation set (`contamination.learned`).
+    """
+
+    def scorer(step: int) -> Scorer:
+        model, described = load(checkpoint, step)
+        return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], config.task_batch_tokens)
+
+    parameters = json.loads(checkpoint.read(model_file.FILE))["parameters"]["total"]
+    found = score_tasks(config.tasks, milestones(checkpoint)[-config.task_milestones :], scorer, output)
+    names = {task.name: task.evaluation_set or task.name for task in config.tasks}
+    return [
+        {
+            **score,
+            "decision_metric": decisive(score["kind"], parameters),
+            "contamination": sets.get(names[score["task"]]),
+        }
+        for score in found
+    ]
+
+
+def _show_tasks(scores: list[dict[str, Any]], output: Output) -> None:
+    """Sends table, figure and the metrics of every step to the tracker."""
+    for step in sorted({score["step"] for score in scores}):
+        mine = [score for score in scores if score["step"] == step]
+        output.log_metrics(step, dict(task_report.metrics(mine, "task_by_step")))
+    output.log_file("tasks.md", task_report.markdown(scores).encode())
+    output.log_file("tasks.png", task_report.draw(scores, str(output.address)))
 
 
 def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
@@ -138,6 +197,7 @@ def _report(scores: dict[str, Any]) -> Report:
     metrics = {name: scores[name] for name in ("bpb", "unigram_bpb", "gain")}
     for source, score in scores["sources"].items():
         metrics[f"bpb/{source}"] = score["bpb"]
+    metrics |= task_report.metrics([score for score in scores.get("tasks", []) if score["step"] == scores["step"]])
     note = f"{scores['bpb']:.3f} bits per byte, {scores['gain']:.0%} below the unigram model"
     for name, count in scores.get("contamination", {}).get("sets", {}).items():
         metrics[f"contaminated_items/{name}"] = count["items"]

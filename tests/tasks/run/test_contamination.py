@@ -83,10 +83,16 @@ def test_what_consolidate_makes_of_it_is_a_setting_that_costs_the_join(recipe: R
 
 def test_scores_say_which_items_the_model_has_read(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "clean.jsonl").write_text(json.dumps({"query": " ".join(f"other{place}" for place in range(20))}))
+    (tmp_path / "short.jsonl").write_text(json.dumps({"query": "a"}))
     clean = {"name": "clean", "path": f"{tmp_path}/clean.jsonl", "fields": ["query"]}
     keeping = recipe.override(
         {
             "decontaminate.sets": [*json.loads(recipe.text)["decontaminate"]["sets"], clean],
+            "evaluate.tasks": [
+                {"name": name, "kind": "cloze", "path": f"{tmp_path}/{file}.jsonl", "prompt": "{{query}}"}
+                | {"answer": "query", "limit": 1, "delimiter": "\n", "evaluation_set": of}
+                for name, file, of in [("quiz", "short", ""), ("again", "short", "clean"), ("other", "short", "")]
+            ],
             **{"consolidate.contaminated": "keep", "train.steps": 20, "encode.heldout_share": 0.1},
         }
     )
@@ -98,6 +104,8 @@ def test_scores_say_which_items_the_model_has_read(recipe: Recipe, tmp_path: Pat
         "sets": {"quiz": {"items": 1, "documents": 1}, "clean": {"items": 0, "documents": 0}},
     }
     assert scores.record.metrics["contaminated_items/quiz"] == 1
+    flags = {score["task"]: score["contamination"] for score in json.loads(scores.read("scores.json"))["tasks"]}
+    assert flags == {"quiz": {"items": 1, "documents": 1}, "again": {"items": 0, "documents": 0}, "other": None}
     assert scores.record.note.endswith("; has read 1 items of quiz")
     told = render(trace(open_store(recipe), recipe.name, "1", PAGE))
     assert "  kept  " in told

@@ -1,9 +1,14 @@
-"""Token shards, a plan and a tokenizer that all tests of this folder share."""
+"""Token shards, a plan, a tokenizer and a trained model that all tests of this folder share."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from tasks.core.artifact import Artifact
+from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in
+from tests.tasks.trainer.small_run import small_config
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,3 +22,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Artifacts of the token stages; most documents are shorter than a sequence, some longer."""
     rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
     return tokens_in(tmp_path_factory.mktemp("tokens"), rows)
+
+
+@pytest.fixture(scope="session")
+def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    config = small_config(steps=150, batch_size=8, microbatch=8, checkpoint_every=50, milestones=3)
+    inputs = {"shards": made.shards, "plan": made.plan}
+    return run_stage_in(
+        tmp_path_factory.mktemp("trained"), "tasks.stages.train.stage", config, inputs, kind="checkpoint"
+    )  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def model_folder(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "model.safetensors").write_bytes(trained.read("checkpoints/step-00000150/model.safetensors"))
+    (folder / "model.json").write_bytes(trained.read("model.json"))
+    (folder / "tokenizer.json").write_bytes(made.tokenizer.read("tokenizer.json"))
+    return folder

@@ -16,25 +16,6 @@ from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.serve import _load_pyfunc
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in
-from tests.tasks.trainer.small_run import small_config
-
-
-@pytest.fixture(scope="module")
-def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    config = small_config(steps=150, batch_size=8, microbatch=8, checkpoint_every=150, milestones=1)
-    inputs = {"shards": made.shards, "plan": made.plan}
-    return run_stage_in(
-        tmp_path_factory.mktemp("trained"), "tasks.stages.train.stage", config, inputs, kind="checkpoint"
-    )  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def model_folder(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "model.safetensors").write_bytes(trained.read("checkpoints/step-00000150/model.safetensors"))
-    (folder / "model.json").write_bytes(trained.read("model.json"))
-    (folder / "tokenizer.json").write_bytes(made.tokenizer.read("tokenizer.json"))
-    return folder
 
 
 def evaluate(made: Made, trained: Artifact, folder: Path, tokenizer: Artifact | None = None) -> Artifact:

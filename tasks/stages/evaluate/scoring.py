@@ -1,0 +1,129 @@
+"""Scores a model on tasks, in parts of some items each.
+
+Writes `tasks/task.<task>.<step>.<number>.parquet`, one row per item: its id, its metrics (`task_metrics.METRICS`), the
+log-likelihoods of its choices or of its answer, and the text that was generated ("" where none was).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.core import parquet
+from tasks.core.errors import InputError
+from tasks.core.stage import Output, Part
+from tasks.stages.evaluate import items, task_metrics
+from tasks.stages.evaluate.items import Item
+from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.trainer.likelihood import Request, Scorer
+
+FOLDER = "tasks"
+ITEMS_PER_PART = 256
+"""Bounds the memory, and what is computed again after a kill."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One item: its metrics, the log-likelihoods of its answers, and the text that was generated."""
+
+    metrics: dict[str, float]
+    log_p: list[float]
+    text: str = ""
+
+
+def score_tasks(
+    tasks: Sequence[TaskConfig], steps: Sequence[int], load: Callable[[int], Scorer], output: Output
+) -> list[dict[str, Any]]:
+    """Scores every task at every step; parts that are there already are not scored again.
+
+    Args:
+        tasks: tasks.
+        steps: steps of the saved models.
+        load: returns the model of a step; called only for steps that have something left to score.
+        output: receives the parts.
+
+    Returns:
+        {task, kind, step, shots, items, metrics {metric: {value, stderr}}} of each step and task.
+
+    Raises:
+        InputError: a task cannot be read, or an item cannot be scored.
+    """
+    sizes = {task.name: items.count(task) for task in tasks}
+    total, done = len(steps) * sum(sizes.values()), 0
+    found = []
+    for step in steps:
+        scorer: Scorer | None = None
+        for task in tasks:
+            names = _part_names(task, step, sizes[task.name])
+            for name, some in zip(names, _in_parts(task), strict=True):
+                output.progress(done, total, f"{task.name} at step {step:,}")
+                if name not in output.committed:
+                    scorer = scorer or load(step)
+                    with output.part(name) as part:
+                        _write(part, task, some, _scored(task, scorer, some))
+                done += len(some)
+            found.append({"task": task.name, "kind": task.kind, "step": step, "shots": task.shots,
+                          "items": sizes[task.name], "metrics": _summary(task, names, output)})  # fmt: skip
+    output.progress(total, total, "all tasks")
+    return found
+
+
+def _part_names(task: TaskConfig, step: int, count: int) -> list[str]:
+    return [f"task.{task.name}.{step:08d}.{number:05d}" for number in range(-(-count // ITEMS_PER_PART))]
+
+
+def _in_parts(task: TaskConfig) -> Iterator[list[Item]]:
+    every = items.read(task)
+    while some := list(islice(every, ITEMS_PER_PART)):
+        yield some
+
+
+def _scored(task: TaskConfig, scorer: Scorer, some: Sequence[Item]) -> list[Scored]:
+    """Returns the scores of some items; raises InputError naming the item that cannot be scored."""
+    if task.kind == "multiple_choice":
+        return _choices(scorer, some, [_requests(task, scorer, item, item.answers) for item in some])
+    found = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in some])
+    if task.kind == "cloze":
+        return [Scored(task_metrics.of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
+    try:
+        texts = scorer.greedy([item.prompt for item in some], task.max_new_tokens, task.stop)
+    except InputError as error:
+        raise InputError(f'the task "{task.name}": {error.cause}', error.remedy) from None
+    return [
+        Scored(task_metrics.of_text(task, item, one, text), [one.log_p], text)
+        for item, one, text in zip(some, found, texts, strict=True)
+    ]
+
+
+def _requests(task: TaskConfig, scorer: Scorer, item: Item, answers: Sequence[str]) -> list[Request]:
+    try:
+        return [scorer.request(item.prompt, task.delimiter + answer) for answer in answers]
+    except InputError as error:
+        raise InputError(f'{item.id} of the task "{task.name}": {error.cause}', error.remedy) from None
+
+
+def _choices(scorer: Scorer, some: Sequence[Item], requests: Sequence[Sequence[Request]]) -> list[Scored]:
+    found = iter(scorer.likelihoods(list(chain.from_iterable(requests))))
+    scored = []
+    for item in some:
+        mine = list(islice(found, len(item.answers)))
+        scored.append(Scored(task_metrics.of_choices(item, mine), [one.log_p for one in mine]))
+    return scored
+
+
+def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[Scored]) -> None:
+    columns: dict[str, Any] = {"item": [item.id for item in some]}
+    columns |= {name: [one.metrics[name] for one in scored] for name in task_metrics.METRICS[task.kind]}
+    columns["log_likelihoods"] = pa.array([one.log_p for one in scored], pa.list_(pa.float64()))
+    columns["text"] = [one.text for one in scored]
+    part.count_in(len(some))
+    part.table(FOLDER, pa.table(columns))
+
+
+def _summary(task: TaskConfig, names: Sequence[str], output: Output) -> dict[str, dict[str, float | None]]:
+    wanted = list(task_metrics.METRICS[task.kind])
+    paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
+    table = pa.concat_tables([parquet.read(output.store.local(path), wanted) for path in paths])
+    return task_metrics.summary(task.kind, {name: table.column(name).to_pylist() for name in wanted})

@@ -1,0 +1,75 @@
+"""Scores of tasks for people: a Markdown table, a figure over the milestones of a run, and metrics.
+
+A score is an entry of `tasks` in `scores.json`.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Score = Mapping[str, Any]
+
+_WIDTH, _HEIGHT, _DPI = 7.5, 2.6, 110
+
+
+def metrics(scores: Sequence[Score], prefix: str = "task") -> Iterator[tuple[str, float]]:
+    """Yields name and value of every metric of one step."""
+    for score in scores:
+        for name, found in sorted(score["metrics"].items()):
+            yield f"{prefix}/{score['task']}/{name}", found["value"]
+
+
+def markdown(scores: Sequence[Score]) -> str:
+    """Returns a table of all steps and tasks; the metric to decide by is bold."""
+    lines = [
+        "# Tasks",
+        "",
+        "Value ± standard error over items. Bold: the metric to compare models of this size by.",
+        "",
+        "| step | task | items | shots | scores | read in training |",
+        "|---|---|---|---|---|---|",
+    ]
+    for score in scores:
+        cells = [f"{score['step']:,}", score["task"], f"{score['items']:,}", str(score["shots"]), _values(score)]
+        lines.append(f"| {' | '.join([*cells, flag(score)])} |")
+    return "\n".join([*lines, ""])
+
+
+def flag(score: Score) -> str:
+    """Returns what is known of items that stand in the documents that the model has learned from."""
+    found = score["contamination"]
+    if found is None:
+        return "not looked for"
+    return f"{found['items']:,} items" if found["items"] else "none found"
+
+
+def _values(score: Score) -> str:
+    texts = []
+    for name, found in score["metrics"].items():
+        error = "" if found["stderr"] is None else f" ± {found['stderr']:.4f}"
+        text = f"{name} {found['value']:.4f}{error}"
+        texts.append(f"**{text}**" if name == score["decision_metric"] else text)
+    return ", ".join(texts)
+
+
+def draw(scores: Sequence[Score], title: str) -> bytes:
+    """Draws each task's metric to decide by over steps, with its standard error, as a PNG."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(score["task"] for score in scores))
+    # Without pyplot: no display, no global state.
+    figure = Figure(figsize=(_WIDTH, _HEIGHT * len(names)), layout="constrained")
+    for axes, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
+        mine = [score for score in scores if score["task"] == name]
+        decisive = mine[0]["decision_metric"]
+        found = [score["metrics"][decisive] for score in mine]
+        errors = [one["stderr"] or 0.0 for one in found]
+        axes.errorbar([score["step"] for score in mine], [one["value"] for one in found], errors, marker="o", capsize=3)
+        axes.set_title(name, parse_math=False)
+        axes.set_ylabel(decisive)
+    axes.set_xlabel("step")
+    # A "$" in a name would begin a formula.
+    figure.suptitle(title, parse_math=False)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=_DPI)
+    return file.getvalue()

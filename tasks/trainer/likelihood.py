@@ -1,0 +1,157 @@
+"""Log-likelihood of answers after prompts, and greedy answers: what evaluation tasks read off a model.
+
+The rules are those of lm-eval 0.4.13 (`lm_eval/api/model.py`, `lm_eval/models/huggingface.py`), so that the numbers
+agree: white space at the end of a prompt is tokenised with the answer; prompt and answer are tokenised together and
+split behind as many tokens as the prompt has alone; a prompt that is too long loses its beginning. End-of-text stands
+before the prompt, as before every document in training.
+
+Batches are made of sequences of like length and have a bounded number of tokens; equal arguments give equal batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+from tasks.core.errors import InputError
+from tasks.trainer.model import Transformer
+
+
+class Request(NamedTuple):
+    """A prompt, with end-of-text before it, and the answer behind it, as tokens."""
+
+    prompt: list[int]
+    answer: list[int]
+
+
+class Likelihood(NamedTuple):
+    """ln p of an answer after its prompt, and whether each of its tokens is the likeliest one at its place."""
+
+    log_p: float
+    greedy: bool
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A model with its tokenizer.
+
+    Args:
+        model: ready to predict.
+        tokenizer: the one the model was trained with.
+        eos_id: end-of-text.
+        context: tokens the model reads at most.
+        batch_tokens: tokens per forward pass, padding included; a longer sequence is a batch of its own.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+    eos_id: int
+    context: int
+    batch_tokens: int
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without end-of-text."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def request(self, prompt: str, answer: str) -> Request:
+        """Returns the tokens of a prompt and of the answer behind it; raises as `checked` does."""
+        kept = prompt.rstrip()
+        whole = self.encode(prompt + answer)
+        split = len(self.encode(kept)) if kept else 0
+        return self.checked(Request([self.eos_id, *whole[:split]], whole[split:]))
+
+    def checked(self, request: Request) -> Request:
+        """Returns a request that can be scored; raises InputError where the answer has no or too many tokens."""
+        if not request.answer:
+            raise InputError("an answer has no token of its own behind the prompt", "put a space between them")
+        if len(request.answer) > self.context:
+            cause = f"an answer has {len(request.answer)} tokens, and the context {self.context}"
+            raise InputError(cause, "leave the row out")
+        return request
+
+    @torch.no_grad()
+    def likelihoods(self, requests: Sequence[Request]) -> list[Likelihood]:
+        """Returns the likelihood of the answer of each request (see `checked`)."""
+        # One more than the context: the last token is predicted, not read.
+        rows = [[*request.prompt, *request.answer][-(self.context + 1) :] for request in requests]
+        found: dict[int, Likelihood] = {}
+        for batch in batches([len(row) - 1 for row in rows], self.batch_tokens):
+            hidden = self._hidden([rows[number][:-1] for number in batch])
+            for place, number in enumerate(batch):
+                row, answer = rows[number], len(requests[number].answer)
+                logits = F.linear(hidden[place, len(row) - 1 - answer : len(row) - 1], self.model.head_weight).float()
+                labels = torch.tensor(row[-answer:])
+                log_p = torch.log_softmax(logits, dim=-1).gather(1, labels[:, None]).double().sum()
+                found[number] = Likelihood(float(log_p), bool((logits.argmax(dim=-1) == labels).all()))
+        return [found[number] for number in range(len(rows))]
+
+    @torch.no_grad()
+    def greedy(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
+        """Returns the likeliest continuation of each prompt, up to end-of-text or the first text of `stop`, without it.
+
+        Every token is a forward pass over the whole sequence.
+
+        Raises:
+            InputError: `max_new_tokens` leaves no room for a prompt.
+        """
+        room = self.context - max_new_tokens
+        if room < 1:
+            cause = f"{max_new_tokens} new tokens leave no room for a prompt in a context of {self.context}"
+            raise InputError(cause, "lower max_new_tokens")
+        begun = [[self.eos_id, *self.encode(prompt)][-room:] for prompt in prompts]
+        found: dict[int, str] = {}
+        for batch in batches([len(tokens) + max_new_tokens for tokens in begun], self.batch_tokens):
+            texts = self._continued([begun[number] for number in batch], max_new_tokens, stop)
+            found |= dict(zip(batch, texts, strict=True))
+        return [found[number] for number in range(len(begun))]
+
+    def _continued(self, begun: list[list[int]], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
+        rows, texts = [list(tokens) for tokens in begun], [""] * len(begun)
+        going = list(range(len(rows)))
+        for _ in range(max_new_tokens):
+            hidden = self._hidden([rows[row] for row in going])
+            last = torch.stack([hidden[place, len(rows[row]) - 1] for place, row in enumerate(going)])
+            chosen = F.linear(last, self.model.head_weight).float().argmax(dim=-1).tolist()
+            still = []
+            for row, token in zip(going, chosen, strict=True):
+                if token == self.eos_id:
+                    continue
+                rows[row].append(token)
+                texts[row] = str(self.tokenizer.decode(rows[row][len(begun[row]) :]))
+                if not any(text in texts[row] for text in stop):
+                    still.append(row)
+            going = still
+            if not going:
+                break
+        return [_until(text, stop) for text in texts]
+
+    def _hidden(self, rows: list[list[int]]) -> torch.Tensor:
+        length = max(map(len, rows))
+        # What pads a row stands behind it, where causal attention does not look.
+        tokens = torch.tensor([row + [self.eos_id] * (length - len(row)) for row in rows])
+        return self.model.hidden(tokens, torch.zeros_like(tokens))
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yields batches of row numbers, long rows first, each of at most `tokens` tokens with padding, or of one row.
+
+    >>> list(batches([3, 9, 4], 8))
+    [[1], [2, 0]]
+    """
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _until(text: str, stop: Sequence[str]) -> str:
+    for ending in stop:
+        text = text.partition(ending)[0]
+    return text
