@@ -105,6 +105,8 @@ def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
             yield "perplexity.cut_source", sections.perplexity.cut_source
     if sections.tokenizer:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
+    if sections.chunks:
+        yield from (("chunks.code_sources", name) for name in sections.chunks.code_sources)
 
 
 def _measured_sources(sections: Sections) -> Iterator[tuple[str, str]]:
