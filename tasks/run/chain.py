@@ -159,14 +159,16 @@ class Chain:
     def chunks_of(self, part: str, doc_id: str) -> list[Found]:
         """Returns the chunks of one document of a part, [{id, start, end, headings, pages, tokens}], as they stand.
 
-        Those that were rejected have a reason, and `duplicate_of`, instead of the last three. Empty where none were cut.
+        Those that were rejected have `reason` and `duplicate_of` instead of the last three. Empty where none were cut.
         """
         place = ["id", "start", "end"]
         kept = self._rows_of(CHUNKS, CHUNKS, part, doc_id, [*place, "headings", "pages", "tokens"], "document")
         gone = self._rows_of(CHUNKS, "rejected", part, doc_id, [*place, "reason", "duplicate_of"], "document")
         return sorted([*kept, *gone], key=lambda row: (row["start"], row["end"]))
 
-    def _rows_of(kind: str, folder: str, part: str, doc_id: str, columns: list[str], key: str = "id") -> list[Found]:
+    def _rows_of(
+        self, kind: str, folder: str, part: str, doc_id: str, columns: list[str], key: str = "id"
+    ) -> list[Found]:
         artifact = self.artifacts.get(kind)
         path = f"{folder}/{part}.parquet"
         if artifact is None or path not in artifact.files(folder):

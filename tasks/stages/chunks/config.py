@@ -18,8 +18,8 @@ class ChunksConfig(Config):
     """Tokens from which on the next heading begins a new chunk: shorter sections stand together."""
 
     overlap_tokens: int = Field(default=0, ge=0)
-    """Tokens at most that a chunk has in common with the one before it, in whole sentences or lines of the same section.
-    0 for training, which would read them twice; look-ups want some."""
+    """Tokens at most that a chunk has in common with the one before it: sentences or lines of the same section. 0 for
+    training, which would read them twice; look-ups want some."""
 
     code_sources: tuple[str, ...] = ()
     """Sources whose documents are source code as a whole: `#` begins no heading there."""

@@ -1,7 +1,7 @@
 """Garbage: chunks from which nothing is to be learned, by rules that look at one chunk alone.
 
-Pure functions. `few_letters`, `few_distinct_words` and `contents` judge text only: code and tables have their own shares
-of signs, figures and repeated words.
+Pure functions. `few_letters`, `few_distinct_words` and `contents` judge text only: code and tables have other
+shares of signs, figures and repeated words.
 """
 
 import re

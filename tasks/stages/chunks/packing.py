@@ -1,8 +1,8 @@
 """Packing: consecutive units of a text become chunks within the budget.
 
 A chunk takes units as long as they fit. A heading begins a new one where the chunk has `min_tokens` already, and ends
-none, unless what follows does not fit behind it. The tokens of a chunk are counted on the chunk as it is rendered: those
-of its units do not add up exactly.
+none, unless what follows does not fit behind it. The tokens of a chunk are counted on the chunk as it is rendered:
+those of its units do not add up exactly.
 """
 
 from collections import Counter, deque

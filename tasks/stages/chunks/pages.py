@@ -1,7 +1,7 @@
 """The layout of a document of pages, at the places of its kept text.
 
-Pure functions. A layout counts code points of the extracted text. What consolidate keeps of it may have masked stretches and
-lack lines; the lines of both are paired, and what stands in a line that has changed counts as standing in all of it.
+Pure functions. A layout counts code points of the extracted text. What is kept of it may have masked stretches and lack
+lines; the lines of both are paired, and what stands in a line that has changed counts as standing in all of it.
 """
 
 import re

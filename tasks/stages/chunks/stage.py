@@ -1,7 +1,7 @@
 """Stage chunks: kept documents -> chunks for fine-tuning, cut along their structure to a budget of tokens.
 
-Reads `documents` (kept/), of `extracted` the layout of paged documents and their texts, `tokenizer`, and the takedowns in
-force (`takedowns`), whose documents give no chunk. Writes
+Reads `documents` (kept/), of `extracted` the layout of paged documents and their texts, `tokenizer`, and the takedowns
+in force (`takedowns`), whose documents give no chunk. Writes
 
     chunks/<part>.parquet    the chunks that are kept (`tasks.formats.chunks.CHUNK`)
     rejected/<part>.parquet  the others, with reasons (`tasks.formats.chunks.REJECTED`)
@@ -73,7 +73,5 @@ def _metrics(cut: Iterable[PartRecord], kept: Iterable[PartRecord]) -> dict[str,
 
 def _note(metrics: dict[str, float]) -> str:
     mean = metrics["tokens"] / metrics["chunks"] if metrics["chunks"] else 0.0
-    return (
-        f"{metrics['chunks']:,.0f} of {metrics['cut']:,.0f} chunks of {metrics['documents']:,.0f} documents are kept, with "
-        f"{mean:,.0f} tokens each"
-    )
+    kept = f"{metrics['chunks']:,.0f} of {metrics['cut']:,.0f} chunks are kept, with {mean:,.0f} tokens each"
+    return f"{kept}; of {metrics['documents']:,.0f} documents"

@@ -122,7 +122,7 @@ def _stripped(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _runs(text: str, span: Span, most: int) -> Iterator[Span]:
-    """Yields stretches of at most `most` code points, which end at white space where there is any in their last half."""
+    """Yields stretches of at most `most` code points, which end at white space if there is any in their last half."""
     start, last = span
     while start < last:
         end = min(start + most, last)
