@@ -193,9 +193,9 @@ def _kept(chain: Chain, entry: Entry) -> Found:
 
 
 def _contents(chain: Chain, part: str, doc_id: str) -> Found:
-    """Returns the evaluation items in a document as `items`, its repeated paragraphs as `repeats`, its chunks as `chunks`.
+    """Returns what is known of a document's contents, of each kind if there is any.
 
-    Each only if there are any.
+    `items` are evaluation items, `repeats` repeated paragraphs, `chunks` its chunks.
     """
     found = {
         "items": chain.items_in(part, doc_id),

@@ -82,7 +82,7 @@ def _contents(document: Found) -> list[str]:
 
 
 def _chunks(chunks: list[Found]) -> list[str]:
-    """Returns a line for each of the first chunks of a document: code points, and tokens, headings and pages, or why not."""
+    """Returns a line for each of a document's first chunks: its place, and what is in it or why it was rejected."""
     if not chunks:
         return []
     kept = sum("reason" not in one for one in chunks)

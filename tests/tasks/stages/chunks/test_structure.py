@@ -13,12 +13,12 @@ def seen(text: str) -> list[tuple[str, int, str]]:
 
 
 def test_headings_code_tables_and_paragraphs_are_told_apart() -> None:
-    text = "Manual\n======\nTwo lines\nof text.\n## Doors ##\n\n```py\n# no heading\n\nx = 1\n```\nA | B\n-|-\n1 | 2\n\nEnd"
+    text = "Manual\n======\nTwo lines\nof text.\n## Doors ##\n\n```py\n# no heading\n\nx\n```\nA | B\n-|-\n1 | 2\n\nEnd"
     assert seen(text) == [
         ("heading", 1, "Manual"),
         ("text", 0, "Two lines\nof text."),
         ("heading", 2, "Doors"),
-        ("code", 0, "```py\n# no heading\n\nx = 1\n```"),
+        ("code", 0, "```py\n# no heading\n\nx\n```"),
         ("table", 0, "A | B\n-|-\n1 | 2"),
         ("text", 0, "End"),
     ]
