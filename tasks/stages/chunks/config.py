@@ -28,7 +28,7 @@ class ChunksConfig(Config):
     """Words of a chunk at least; fewer: `few_words`."""
 
     min_letters: float = Field(default=0.4, ge=0, le=1)
-    """Least share of letters in the characters of a chunk of text, white space aside; less: `few_letters`."""
+    """Least share of letters in the characters of a chunk of text; less: `few_letters`."""
 
     min_distinct: float = Field(default=0.15, ge=0, le=1)
     """Least share of distinct words in a chunk of text of 50 words and more; less: `few_distinct_words`."""

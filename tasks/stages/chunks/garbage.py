@@ -17,6 +17,9 @@ _LONG = 50
 _LEADER = re.compile(r"(?:\.[ \t]?){4,}[ \t]*\d+[ \t]*$|…[ \t]*\d+[ \t]*$", re.MULTILINE)
 """The dots between a title and the number of its page."""
 
+_DRAWN = re.compile(r"([^\w\s])\1{2,}")
+"""Underlines, rules and borders of tables: drawn with signs, and no text."""
+
 
 def garbage(text: str, kind: str, config: ChunksConfig) -> str:
     """Returns the reason why a chunk is garbage, the first of the rules; "" where it is none.
@@ -34,7 +37,7 @@ def garbage(text: str, kind: str, config: ChunksConfig) -> str:
     if kind != TEXT:
         return ""
     letters = sum(len(word) for word in words if not word.isdigit())
-    if letters < config.min_letters * len("".join(text.split())):
+    if letters < config.min_letters * len("".join(_DRAWN.sub("", text).split())):
         return FEW_LETTERS
     if len(words) >= _LONG and len(set(words)) < config.min_distinct * len(words):
         return FEW_DISTINCT_WORDS

@@ -12,7 +12,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.trace import render, trace
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_recipe_parts import RECIPE
-from tests.tasks.stages.chunks.made import WORDS, rows_of
+from tests.tasks.stages.chunks.made import rows_of
 
 STAGES = ("extract", "annotate", "dedup", "consolidate", "tokenizer", "encode", "chunks")
 MANUAL = "file://notes/manual.txt"
@@ -27,7 +27,8 @@ def recipe(tmp_path: Path) -> Recipe:
         for number in range(6):
             words = " ".join(f"{source}{number}x{place}" for place in range(60))
             (tmp_path / source / f"{number}.txt").write_text(f"# {words}.\n")
-    (tmp_path / "notes" / "manual.txt").write_text(f"# Museum\n\n## Doors\n\n{WORDS * 12}\n\n## Nothing\n")
+    doors = " ".join(f"Door {number} of the museum opens at nine." for number in range(12))
+    (tmp_path / "notes" / "manual.txt").write_text(f"# Museum\n\n## Doors\n\n{doors}\n\n## Nothing\n")
     (tmp_path / "mine.toml").write_text(RECIPE.format(folder=tmp_path) + SETTINGS)
     return Recipe.load(tmp_path / "mine.toml")
 
@@ -41,7 +42,7 @@ def test_a_document_is_traced_to_its_chunks_with_headings_and_to_why_others_went
     assert {ref.role for ref in made.record.inputs} == {"documents", "extracted", "tokenizer"}
     assert {row["kind"] for row in rows_of(made) if row["source"] == "books"} == {"code"}
     mine = [row for row in rows_of(made) if row["url"] == MANUAL]
-    assert mine[0]["text"].startswith("# Museum\n\n## Doors\n\nThe doors")
+    assert mine[0]["text"].startswith("# Museum\n\n## Doors\n\nDoor 0 of")
     assert {tuple(row["headings"]) for row in mine[1:]} == {("Museum", "Doors")}
     told = render(trace(open_store(recipe), recipe.name, "1", MANUAL)).split("\n")
     at = next(number for number, line in enumerate(told) if line.startswith("  chunks     "))
@@ -50,8 +51,9 @@ def test_a_document_is_traced_to_its_chunks_with_headings_and_to_why_others_went
     second = mine[1]
     place = f"{second['start']:,} .. {second['end'] - 1:,}"
     assert f"    {second['id']}  {place}  {second['tokens']} tokens, in Museum > Doors" in told
-    assert rejected
-    assert any(line.endswith(f"rejected: {rejected[-1]['reason']}") for line in told[at:])
+    assert [row["reason"] for row in rejected] == ["heading_only"]
+    end = rejected[0]["end"]
+    assert told[at + len(mine) + 1].endswith(f"{end - 10} .. {end - 1}  rejected: heading_only")
 
 
 def test_a_recipe_without_it_has_no_such_stage() -> None:

@@ -82,14 +82,15 @@ def test_garbage_is_rejected_with_its_reason(tmp_path: Path, reason: str) -> Non
     assert [row["reason"] for row in rows_of(made, "rejected/")] == [reason]
 
 
-def test_a_table_of_figures_and_prose_in_any_script_are_no_garbage(tmp_path: Path) -> None:
+def test_a_table_of_figures_drawn_lines_and_prose_in_any_script_are_no_garbage(tmp_path: Path) -> None:
     table = "| 1 | 2 |\n|---|---|\n" + "\n".join(f"| {n} | {n * n} |" for n in range(9))
     scripts = [
         "दरवाज़े सुबह नौ बजे खुलते हैं और शाम को बंद होते हैं।",
         "博物館的門早上九點打開，晚上關閉。",
         "Двери музея открываются в девять часов.",
     ]
-    rows = [kept_document(f"https://{n}.org/", text) for n, text in enumerate([table, *scripts])]
+    drawn = f"The doors of the museum\n{'=' * 90}\n\nThey open at nine."
+    rows = [kept_document(f"https://{n}.org/", text) for n, text in enumerate([table, drawn, *scripts])]
     assert chunked(tmp_path, rows, max_tokens=512).record.rejected == {}
 
 
