@@ -51,7 +51,7 @@ def units(text: str, blocks: Sequence[Block], max_tokens: int, count: Count) -> 
     """Yields the units of a text in order, each with its context of at most `max_tokens` tokens.
 
     The headings above a unit are those of its sections; the outermost are left out where together they would take more
-    than a quarter of the budget.
+    than a quarter of the budget, or a block that fits alone would have to be divided.
     """
     sizes = count([text[one.start : one.end] for one in blocks])
     titles = iter(count([one.title for one in blocks if one.kind == HEADING]))
@@ -64,8 +64,8 @@ def units(text: str, blocks: Sequence[Block], max_tokens: int, count: Count) -> 
             above = _innermost(path, max_tokens // 4)
         unit = Unit(block.start, block.end, block.kind, size, above)
         room = max_tokens - unit.context
-        if size <= room:
-            yield unit
+        if size <= max_tokens:  # rather without some of the headings above than divided
+            yield unit if size <= room else unit._replace(above=_innermost(above, max_tokens - size - 1))
         else:
             for (start, end), tokens in _divided(text, (block.start, block.end), block.kind, room, count):
                 yield Unit(start, end, block.kind, tokens, above)

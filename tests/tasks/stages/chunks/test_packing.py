@@ -48,6 +48,13 @@ def test_code_and_tables_that_fit_stand_whole_in_one_chunk() -> None:
         assert sum(whole in part for part in parts) == 1
 
 
+def test_a_block_that_takes_the_whole_budget_is_not_divided_for_the_headings_above_it() -> None:
+    text = f"# Museum\n\n## Doors\n\n{CODE}"
+    (most,) = count()([CODE])
+    whole = cut(text, max_tokens=most)[-1]
+    assert (text[whole.start : whole.end], whole.headings, whole.tokens) == (CODE, (), most)
+
+
 def test_code_that_does_not_fit_is_divided_between_its_lines_and_first_where_one_is_blank() -> None:
     parts = [CODE[one.start : one.end] for one in cut(CODE, max_tokens=64)]
     assert len(parts) > 1
@@ -55,7 +62,7 @@ def test_code_that_does_not_fit_is_divided_between_its_lines_and_first_where_one
 
 
 def test_a_chunk_in_the_midst_of_a_section_has_the_path_of_its_headings() -> None:
-    text = f"# Museum\n\n## Doors\n\n{WORDS * 6}\n\n## Windows\n\n{WORDS * 2}"
+    text = f"# Museum\n\n## Doors\n\n{WORDS * 20}\n\n## Windows\n\n{WORDS * 2}"
     found = cut(text, min_tokens=1)
     paths = [(one.headings, text[one.start :].startswith("#")) for one in found]
     assert paths[0] == ((), True)
@@ -65,7 +72,7 @@ def test_a_chunk_in_the_midst_of_a_section_has_the_path_of_its_headings() -> Non
 
 
 def test_headings_take_a_quarter_of_the_budget_at_most_and_the_innermost_stay() -> None:
-    text = f"# {WORDS * 2}\n\n## Doors\n\n{WORDS * 12}"
+    text = f"# {WORDS * 2}\n\n## Doors\n\n{WORDS * 20}"
     assert {one.headings for one in cut(text)[1:]} == {("Doors",)}
 
 
