@@ -85,7 +85,7 @@ def test_short_sections_stand_together_until_they_have_the_least_tokens() -> Non
 
 
 def test_an_overlap_begins_with_a_sentence_of_the_same_section() -> None:
-    text = f"# A\n\n{WORDS * 6}\n\n# B\n\n{WORDS * 6}"
+    text = f"# A\n\n{WORDS * 20}\n\n# B\n\n{WORDS * 20}"
     found = cut(text, overlap_tokens=30)
     assert [one.overlap > 0 for one in found].count(True) >= 2
     for before, one in pairwise(found):
