@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core.stage_spec import StageSpec
 from tasks.stages.annotate import wiring as annotate
 from tasks.stages.canary import wiring as canary
+from tasks.stages.chunks import wiring as chunks
 from tasks.stages.classifiers import wiring as classifiers
 from tasks.stages.consolidate import wiring as consolidate
 from tasks.stages.crawl import wiring as crawl
@@ -30,7 +31,7 @@ from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
-    *(dedup_index, tokens, spans, repeats, canary, estimate, train, reconcile, evaluate, register, takedown),
+    *(dedup_index, tokens, chunks, spans, repeats, canary, estimate, train, reconcile, evaluate, register, takedown),
 )
 
 
@@ -63,7 +64,7 @@ def stages_of(dag: str) -> tuple[str, ...]:
     """Returns the names of a DAG's stages in the order in which they run.
 
     >>> stages_of("tokens")
-    ('tokenizer', 'encode', 'spans', 'repeats', 'pack')
+    ('tokenizer', 'encode', 'chunks', 'spans', 'repeats', 'pack')
     """
     return tuple(stage.name for stage in STAGES.values() if stage.dag == dag)
 
@@ -76,7 +77,7 @@ def sections_of(asset: str) -> tuple[str, ...]:
     """Returns the sections of a recipe with the settings of an asset's stages.
 
     >>> sections_of("tokens")
-    ('tokenizer', 'encode', 'spans', 'repeats', 'pack')
+    ('tokenizer', 'encode', 'chunks', 'spans', 'repeats', 'pack')
     """
     return tuple(dict.fromkeys(STAGES[stage].section for stage in ASSETS[asset]))
 

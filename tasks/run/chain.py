@@ -11,6 +11,7 @@ from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.parquet_ranges import rows_with
 from tasks.core.store import Store
+from tasks.formats.chunks import KIND as CHUNKS
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.contamination import MATCHES
 from tasks.formats.key_index import OWN_FOLDER, KeyIndex
@@ -155,12 +156,24 @@ class Chain:
         """
         return self._rows_of(PARAGRAPHS, REPEATS, part, doc_id, ["begin", "end", "documents", "domains"])
 
-    def _rows_of(self, kind: str, folder: str, part: str, doc_id: str, columns: list[str]) -> list[Found]:
+    def chunks_of(self, part: str, doc_id: str) -> list[Found]:
+        """Returns the chunks of one document of a part, [{id, start, end, headings, pages, tokens}], as they stand.
+
+        Those that were rejected have `reason` and `duplicate_of` instead of the last three. Empty where none were cut.
+        """
+        place = ["id", "start", "end"]
+        kept = self._rows_of(CHUNKS, CHUNKS, part, doc_id, [*place, "headings", "pages", "tokens"], "document")
+        gone = self._rows_of(CHUNKS, "rejected", part, doc_id, [*place, "reason", "duplicate_of"], "document")
+        return sorted([*kept, *gone], key=lambda row: (row["start"], row["end"]))
+
+    def _rows_of(
+        self, kind: str, folder: str, part: str, doc_id: str, columns: list[str], key: str = "id"
+    ) -> list[Found]:
         artifact = self.artifacts.get(kind)
         path = f"{folder}/{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return []
-        rows: list[Found] = rows_with(artifact, path, "id", [doc_id], columns).to_pylist()
+        rows: list[Found] = rows_with(artifact, path, key, [doc_id], columns).to_pylist()
         return rows
 
 

@@ -24,6 +24,7 @@ from tasks.run.recipe_sections import READ, Sections
 from tasks.run.recipe_validation import inconsistencies, judged_by_default
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
@@ -81,6 +82,7 @@ class Recipe(Config):
     tokenizer: TokenizerConfig = TokenizerConfig()
     encode: EncodeConfig = EncodeConfig()
     pack: PackConfig = PackConfig()
+    chunks: ChunksConfig = ChunksConfig()
     spans: SpansConfig = SpansConfig()
     repeats: RepeatsConfig = RepeatsConfig()
     canary: CanaryConfig = CanaryConfig()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tasks.core.config import Config
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
@@ -36,6 +37,7 @@ class Sections:
     consolidate: ConsolidateConfig | None = None
     tokenizer: TokenizerConfig | None = None
     encode: EncodeConfig | None = None
+    chunks: ChunksConfig | None = None
     spans: SpansConfig | None = None
     repeats: RepeatsConfig | None = None
     pack: PackConfig | None = None
@@ -52,6 +54,7 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
     "tokenizer": (TokenizerConfig, ("weights",)),
     "encode": (EncodeConfig, ("columns", "token_files")),
+    "chunks": (ChunksConfig, ("code_sources",)),
     "spans": (SpansConfig, ("enabled",)),
     "repeats": (RepeatsConfig, ("enabled",)),
     "pack": (PackConfig, ("by", "leave_out_repeats")),

@@ -97,6 +97,11 @@ def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
     for number, one in enumerate(sections.classifiers.train if sections.classifiers else ()):
         for name in one.crawl.sources if one.crawl else ():
             yield f"classifiers.train.{number}.crawl.sources", name
+    yield from _named_for_texts(sections)
+
+
+def _named_for_texts(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields those in sections that read texts of single sources."""
     if sections.perplexity:
         for number, reference in enumerate(sections.perplexity.references):
             if reference.kind == "documents":
@@ -105,6 +110,8 @@ def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
             yield "perplexity.cut_source", sections.perplexity.cut_source
     if sections.tokenizer:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
+    if sections.chunks:
+        yield from (("chunks.code_sources", name) for name in sections.chunks.code_sources)
 
 
 def _measured_sources(sections: Sections) -> Iterator[tuple[str, str]]:

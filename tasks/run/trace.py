@@ -1,7 +1,7 @@
 """Trace: from a page to every training step and checkpoint that saw it, and from a step to its pages.
 
 Reads committed artifacts only, those of them that exist: extracted, attributes, contamination, paragraphs, documents,
-shards, plan and checkpoint.
+chunks, shards, plan and checkpoint.
 Which versions belong together is read from the records, from the checkpoint upwards, and not inferred from equal names.
 
     URL -> documents (WARC file and offset, kept or why not) -> shard rows -> sequences -> steps -> checkpoints
@@ -193,8 +193,15 @@ def _kept(chain: Chain, entry: Entry) -> Found:
 
 
 def _contents(chain: Chain, part: str, doc_id: str) -> Found:
-    """Returns the evaluation items in a document as `items`, its repeated paragraphs as `repeats`, if there are any."""
-    found = {"items": chain.items_in(part, doc_id), "repeats": chain.repeats_in(part, doc_id)}
+    """Returns what is known of a document's contents, of each kind if there is any.
+
+    `items` are evaluation items, `repeats` repeated paragraphs, `chunks` its chunks.
+    """
+    found = {
+        "items": chain.items_in(part, doc_id),
+        "repeats": chain.repeats_in(part, doc_id),
+        "chunks": chain.chunks_of(part, doc_id),
+    }
     return {name: rows for name, rows in found.items() if rows}
 
 

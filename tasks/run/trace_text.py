@@ -69,7 +69,7 @@ def _document(document: Found, run: Found | None) -> list[str]:
 
 
 def _contents(document: Found) -> list[str]:
-    """Returns the evaluation items that the document contains, and what it repeats."""
+    """Returns the evaluation items that the document contains, what it repeats, and its chunks."""
     items = document.get("items", [])
     shown = [f"{one['set']} {one['item']} ({one['share']:.0%}, {one['words']:,} words)" for one in items[:_SHOWN]]
     more = [f"and {len(items) - _SHOWN:,} more"] if len(items) > _SHOWN else []
@@ -77,7 +77,25 @@ def _contents(document: Found) -> list[str]:
     repeats = document.get("repeats", [])
     most = max(((one["documents"], one["domains"]) for one in repeats), default=(0, 0))
     counts = f"{len(repeats):,} paragraphs, the most common of {most[0]:,} documents on {most[1]:,} domains"
-    return [*lines, f"  repeats    {counts}"] if repeats else lines
+    lines += [f"  repeats    {counts}"] if repeats else []
+    return [*lines, *_chunks(document.get("chunks", []))]
+
+
+def _chunks(chunks: list[Found]) -> list[str]:
+    """Returns a line for each of a document's first chunks: its place, and what is in it or why it was rejected."""
+    if not chunks:
+        return []
+    kept = sum("reason" not in one for one in chunks)
+    lines = [f"  chunks     {kept:,} of {len(chunks):,} kept"]
+    for one in chunks[:_SHOWN]:
+        if "reason" in one:
+            copy = f" of {one['duplicate_of']}" if one["duplicate_of"] else ""
+            what = f"rejected: {one['reason']}{copy}"
+        else:
+            pages = f", page {_some(one['pages'])}" if one["pages"] else ""
+            what = f"{one['tokens']:,} tokens{pages}{', in ' if one['headings'] else ''}{' > '.join(one['headings'])}"
+        lines.append(f"    {one['id']}  {one['start']:,} .. {one['end'] - 1:,}  {what}")
+    return [*lines, f"    and {len(chunks) - _SHOWN:,} more"] if len(chunks) > _SHOWN else lines
 
 
 def _before(earlier: Found) -> list[str]:

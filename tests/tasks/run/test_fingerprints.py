@@ -30,6 +30,7 @@ BEFORE = {
     "dedup_index": "a261ff4b5a2b5187",
     "tokenizer": "4737db81ae50015c",
     "encode": "2bd3b1353357ca76",
+    "chunks": "4216d102b8054e2e",
     "spans": "4c47e4224b6fe8d6",
     "repeats": "3f09fbc7b6b10903",
     "pack": "9f3c31c4477b2576",

@@ -17,6 +17,8 @@ from tasks.core.store import Store
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.annotate import stage as annotate
 from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.chunks import stage as chunks
+from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
 from tasks.stages.classifiers.texts import gather
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
@@ -123,6 +125,13 @@ def _encode(folder: Path, parts: int) -> None:
     thresholds(documents, documents.files("kept/"), _Scales(), EncodeConfig())
 
 
+def _chunks(folder: Path, parts: int) -> None:
+    documents = _artifact(folder, "documents", ["kept", "rejected"], parts)
+    inputs = {role: _artifact(folder, role, [role], parts) for role in ("extracted", "tokenizer", "takedowns")}
+    output = Output(documents.store, ArtifactId("test/chunks", "dev"), "f" * 64)
+    chunks.run(ChunksConfig(enabled=True), Inputs({"documents": documents, **inputs}), output, _Scales())
+
+
 def _tokenizer(folder: Path, parts: int) -> None:
     draw(_artifact(folder, "documents", ["kept", "rejected"], parts), _Scales(), TokenizerConfig())
 
@@ -150,6 +159,7 @@ def _perplexity(folder: Path, parts: int) -> None:
         _paragraphs_marked,
         _consolidate,
         _encode,
+        _chunks,
         _tokenizer,
         _classifiers,
         _perplexity,

@@ -1,0 +1,96 @@
+"""Contract of packing: nothing is lost, nothing exceeds the budget, and what fits it is not divided."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.formats.chunks import rendered
+from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks.packing import Cut, Packer
+from tasks.stages.chunks.structure import blocks
+from tasks.stages.chunks.units import units
+from tests.tasks.stages.chunks.made import WORDS, count
+
+CODE = "```python\n" + "".join(f"def f{n}(a):\n    return a + {n}\n\n" for n in range(6)) + "```"
+TABLE = "| door | opens |\n|---|---|\n" + "\n".join(f"| {n} | {n + 9} |" for n in range(12))
+LINES = ["# A", "## B", "### " + WORDS, WORDS, WORDS * 9, "x" * 900, "日本語。" * 90, CODE, TABLE, "", "🜚" * 70, "a\tb"]
+
+
+def cut(text: str, **settings: int) -> list[Cut]:
+    config = ChunksConfig(**{"max_tokens": 128, "min_tokens": 32, **settings})  # type: ignore[arg-type]
+    return list(Packer(text, units(text, blocks(text), config.max_tokens, count()), config, count()).chunks())
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=12), st.sampled_from([64, 100, 128]), st.sampled_from([0, 16]))
+def test_chunks_have_each_character_once_but_for_the_overlap_and_keep_to_the_budget(
+    lines: list[str], most: int, overlap: int
+) -> None:
+    text, at = "\n".join(lines), 0
+    for one in cut(text, max_tokens=most, overlap_tokens=overlap):
+        assert not text[at : one.start + one.overlap].strip()
+        assert one.start + one.overlap < one.end
+        assert [one.tokens] == count()([rendered(one.headings, text[one.start : one.end])])
+        assert one.tokens <= most
+        if one.overlap:
+            assert one.start < at
+            (size,) = count()([text[one.start : at]])
+            assert 0 < size <= overlap
+        at = one.end
+    assert not text[at:].strip()
+
+
+def test_code_and_tables_that_fit_stand_whole_in_one_chunk() -> None:
+    text = "\n\n".join(["# Doors", WORDS * 2, CODE, WORDS, TABLE, WORDS * 4])
+    parts = [text[one.start : one.end] for one in cut(text, max_tokens=max(count()([CODE, TABLE])) + 8)]
+    assert len(parts) > 2
+    for whole in (CODE, TABLE):
+        assert sum(whole in part for part in parts) == 1
+
+
+def test_a_block_that_takes_the_whole_budget_is_not_divided_for_the_headings_above_it() -> None:
+    text = f"# Museum\n\n## Doors\n\n{CODE}"
+    (most,) = count()([CODE])
+    whole = cut(text, max_tokens=most)[-1]
+    assert (text[whole.start : whole.end], whole.headings, whole.tokens) == (CODE, (), most)
+
+
+def test_code_that_does_not_fit_is_divided_between_its_lines_and_first_where_one_is_blank() -> None:
+    parts = [CODE[one.start : one.end] for one in cut(CODE, max_tokens=64)]
+    assert len(parts) > 1
+    assert all(part.startswith(("```", "def f")) for part in parts)
+
+
+def test_a_chunk_in_the_midst_of_a_section_has_the_path_of_its_headings() -> None:
+    text = f"# Museum\n\n## Doors\n\n{WORDS * 20}\n\n## Windows\n\n{WORDS * 2}"
+    found = cut(text, min_tokens=1)
+    paths = [(one.headings, text[one.start :].startswith("#")) for one in found]
+    assert paths[0] == ((), True)
+    assert (("Museum", "Doors"), False) in paths
+    assert (("Museum",), True) in paths, "the chunk that begins with the heading Windows"
+    assert not any(text[one.start : one.end].rpartition("\n")[2].startswith("#") for one in found), "none ends with one"
+
+
+def test_headings_take_a_quarter_of_the_budget_at_most_and_the_innermost_stay() -> None:
+    text = f"# {WORDS * 2}\n\n## Doors\n\n{WORDS * 20}"
+    assert {one.headings for one in cut(text)[1:]} == {("Doors",)}
+
+
+def test_short_sections_stand_together_until_they_have_the_least_tokens() -> None:
+    text = "\n\n".join(f"# Door {n}\n\nIt opens at {n}." for n in range(12))
+    assert len(cut(text, min_tokens=1)) == 12
+    sizes = [one.tokens for one in cut(text, min_tokens=60)]
+    assert len(sizes) < 12
+    assert all(size >= 60 for size in sizes[:-1])
+
+
+def test_an_overlap_begins_with_a_sentence_of_the_same_section() -> None:
+    text = f"# A\n\n{WORDS * 20}\n\n# B\n\n{WORDS * 20}"
+    found = cut(text, overlap_tokens=30)
+    assert [one.overlap > 0 for one in found].count(True) >= 2
+    for before, one in pairwise(found):
+        if one.overlap:
+            assert text[one.start :].startswith("The doors of")
+            assert before.end > one.start >= before.start
+        else:
+            assert text[one.start] == "#"
