@@ -31,7 +31,8 @@ from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
-    *(dedup_index, tokens, chunks, spans, repeats, canary, estimate, train, reconcile, evaluate, register, takedown),
+    *(dedup_index, tokens, chunks, spans, repeats),
+    *(canary, estimate, train, reconcile, evaluate, register, takedown),
 )
 
 
