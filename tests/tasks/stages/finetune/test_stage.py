@@ -1,0 +1,82 @@
+"""The stage: examples in, a model out that has learned them, on the machinery of the pretraining."""
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.trainer import model_file
+from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.method import LoraConfig
+from tests.conftest import run_stage_in
+from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
+
+STAGE = "tasks.stages.finetune.stage"
+BASE = "test/checkpoint@dev"
+
+
+def config(**settings: object) -> FinetuneConfig:
+    optim = {"lr": 1e-2, "weight_decay": 0.0, "warmup_steps": 2, "schedule": "cosine"}
+    usual = {"base": BASE, "steps": 12, "batch_size": 4, "microbatch": 2, "checkpoint_every": 4, "optim": optim}
+    return FinetuneConfig.model_validate({**usual, **settings})
+
+
+def tune(folder: Path, base: Artifact, examples: Artifact, settings: FinetuneConfig) -> Artifact:
+    return run_stage_in(folder, STAGE, settings, {"base": base, "examples": examples}, kind="finetuned")
+
+
+def losses(artifact: Artifact) -> list[float]:
+    return [json.loads(line)["loss"] for line in artifact.read("loss.jsonl").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("lora", "kind"),
+    [(None, "sft"), ({"rank": 4}, "sft"), ({"rank": 4, "base": "nf4"}, "sft"), (None, "dpo"), ({"rank": 4}, "dpo")],
+)
+def test_the_loss_falls(
+    base: Artifact, examples: Make, tmp_path: Path, lora: dict[str, object] | None, kind: str
+) -> None:
+    rows = examples(INSTRUCTIONS) if kind == "sft" else examples(PREFERENCES, kind="preferences")
+    made = tune(tmp_path, base, rows, config(lora=lora, loss=kind))
+    found = losses(made)
+    assert found[-1] < 0.9 * found[0]
+    if kind == "dpo":
+        assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model is its reference
+
+
+def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
+    base: Artifact, examples: Make, tmp_path: Path
+) -> None:
+    made = tune(tmp_path, base, examples(INSTRUCTIONS), config(lora=LoraConfig(rank=2, targets=("wq",))))
+    adapter = load(made.read("checkpoints/step-00000012/model.safetensors"))
+    assert {name.rpartition(".")[2] for name in adapter} == {"lora_a", "lora_b"}
+    before = load(base.read("checkpoints/step-00000012/model.safetensors"))
+    after = load(made.read("merged/model.safetensors"))
+    assert sorted(after) == sorted(before)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {f"layers.{layer}.attention.wq.weight" for layer in (0, 1)}
+    model_file.load_model(Path(made.local("model.json")), Path(made.local("merged/model.safetensors")))
+
+
+def test_a_model_is_tuned_further(base: Artifact, examples: Make, tmp_path: Path) -> None:
+    taught = tune(tmp_path / "1", base, examples(INSTRUCTIONS), config(lora={"rank": 4}))
+    again = tune(tmp_path / "2", taught, examples(INSTRUCTIONS), config(base="test/finetuned@dev", steps=2))
+    assert losses(again)[0] < 0.9 * losses(taught)[0]
+    bare = tune(tmp_path / "3", base, examples(INSTRUCTIONS), config(lora={"rank": 4, "merge": False}, steps=2))
+    with pytest.raises(InputError, match="adapters without their base"):
+        tune(tmp_path / "4", bare, examples(INSTRUCTIONS), config(base="test/finetuned@dev"))
+
+
+def test_the_other_kind_of_examples_is_refused(base: Artifact, examples: Make, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="reads preferences, and .* has instructions"):
+        tune(tmp_path, base, examples(INSTRUCTIONS), config(loss="dpo"))
+
+
+def contents(artifact: Artifact) -> dict[str, str]:
+    return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}
