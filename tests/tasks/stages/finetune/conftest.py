@@ -32,10 +32,10 @@ Make = Callable[..., Artifact]
 
 @pytest.fixture(scope="session")
 def base(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """A checkpoint of twelve steps."""
+    """A checkpoint of a model that has learned a little: adapters on random weights learn nothing."""
     folder = tmp_path_factory.mktemp("base")
     inputs = {"shards": made.shards, "plan": made.plan}
-    return run_stage_in(folder, "tasks.stages.train.stage", small_config(), inputs, kind="checkpoint")
+    return run_stage_in(folder, "tasks.stages.train.stage", small_config(steps=150, milestones=1, checkpoint_every=50), inputs, kind="checkpoint")
 
 
 @pytest.fixture

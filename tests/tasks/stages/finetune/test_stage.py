@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ BASE = "test/checkpoint@dev"
 
 def config(**settings: object) -> FinetuneConfig:
     optim = {"lr": 1e-2, "weight_decay": 0.0, "warmup_steps": 2, "schedule": "cosine"}
-    usual = {"base": BASE, "steps": 12, "batch_size": 4, "microbatch": 2, "checkpoint_every": 4, "optim": optim}
+    usual = {"base": BASE, "steps": 16, "batch_size": 4, "microbatch": 2, "checkpoint_every": 4, "optim": optim}
     return FinetuneConfig.model_validate({**usual, **settings})
 
 
@@ -45,7 +46,7 @@ def test_the_loss_falls(
     rows = examples(INSTRUCTIONS) if kind == "sft" else examples(PREFERENCES, kind="preferences")
     made = tune(tmp_path, base, rows, config(lora=lora, loss=kind))
     found = losses(made)
-    assert found[-1] < 0.9 * found[0]
+    assert fmean(found[-4:]) < 0.9 * fmean(found[:4])
     if kind == "dpo":
         assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model is its reference
 
@@ -54,9 +55,9 @@ def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
     base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     made = tune(tmp_path, base, examples(INSTRUCTIONS), config(lora=LoraConfig(rank=2, targets=("wq",))))
-    adapter = load(made.read("checkpoints/step-00000012/model.safetensors"))
+    adapter = load(made.read("checkpoints/step-00000016/model.safetensors"))
     assert {name.rpartition(".")[2] for name in adapter} == {"lora_a", "lora_b"}
-    before = load(base.read("checkpoints/step-00000012/model.safetensors"))
+    before = load(base.read("checkpoints/step-00000150/model.safetensors"))
     after = load(made.read("merged/model.safetensors"))
     assert sorted(after) == sorted(before)
     changed = {name for name in after if not torch.equal(after[name], before[name])}
