@@ -20,7 +20,11 @@ __all__ = ["made", "one_thread"]
 
 COLOURS = ("red", "blue", "green", "black", "white", "grey")
 INSTRUCTIONS = [
-    {"id": f"i{n}", "prompt": f"Say {COLOURS[n % 6]} {n % 3 + 1} times.", "response": f"{COLOURS[n % 6]} " * (n % 3 + 1)}
+    {
+        "id": f"i{n}",
+        "prompt": f"Say {COLOURS[n % 6]} {n % 3 + 1} times.",
+        "response": f"{COLOURS[n % 6]} " * (n % 3 + 1),
+    }
     for n in range(60)
 ]
 PREFERENCES = [
@@ -35,7 +39,13 @@ def base(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """A checkpoint of a model that has learned a little: adapters on random weights learn nothing."""
     folder = tmp_path_factory.mktemp("base")
     inputs = {"shards": made.shards, "plan": made.plan}
-    return run_stage_in(folder, "tasks.stages.train.stage", small_config(steps=150, milestones=1, checkpoint_every=50), inputs, kind="checkpoint")
+    return run_stage_in(
+        folder,
+        "tasks.stages.train.stage",
+        small_config(steps=150, milestones=1, checkpoint_every=50),
+        inputs,
+        kind="checkpoint",
+    )
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The stage: examples in, a model out that has learned them, on the machinery of the pretraining."""
 
 import hashlib
-import io
 import json
 from pathlib import Path
 from statistics import fmean
