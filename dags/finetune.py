@@ -3,7 +3,7 @@
 | | |
 |---|---|
 | reads | the form, a base model, the tokenizer of the version, and JSON lines |
-| makes | `examples`: the rows as tokens; `finetuned`: the model with its checkpoints, or adapters and the merged model |
+| makes | `examples`: the rows as tokens; `finetuned`: the model with its checkpoints; or adapters, and both merged |
 | costs | `finetune.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 | next | nothing starts: a further fine-tuning can begin from it |
 

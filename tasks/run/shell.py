@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
     trace.add_argument(
         "what",
-        help="a URL, a document id, domain:<name>, a step of a checkpoint as step:<number>, or of a fine-tuning as tuned:<number>",
+        help="a URL, a document id, domain:<name>, step:<number> of a checkpoint, or tuned:<number> of a fine-tuning",
     )
     trace.add_argument("--all", action="store_true", help="show all documents of a domain, all sequences of a step")
     trace.add_argument("--json", action="store_true", help="print JSON")

@@ -2,23 +2,47 @@
 
 import hashlib
 import json
+import subprocess
+import sys
+import time
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
 from safetensors.torch import load
+from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.core.stage import Inputs
+from tasks.run.tuned_trace import trace_tuned
 from tasks.trainer import model_file
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.examples import ExampleBatches
 from tasks.trainer.tuning.method import LoraConfig
+from tasks.trainer.tuning.spec import tuning_spec
 from tests.conftest import run_stage_in
+from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
 
 STAGE = "tasks.stages.finetune.stage"
 BASE = "test/checkpoint@dev"
+RUN = """
+import sys
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.store import Store
+from tasks.trainer.tuning.config import FinetuneConfig
+from tests.conftest import run_stage_in
+base, rows, folder, config = sys.argv[1:]
+inputs = {
+    "base": Artifact.open_at(Store(base), ArtifactId("test/checkpoint", "dev")),
+    "examples": Artifact.open_at(Store(rows), ArtifactId("test/examples", "dev")),
+}
+settings = FinetuneConfig.model_validate_json(config)
+run_stage_in(folder, "tasks.stages.finetune.stage", settings, inputs, kind="finetuned")
+"""
 
 
 def config(**settings: object) -> FinetuneConfig:
@@ -74,8 +98,41 @@ def test_a_model_is_tuned_further(base: Artifact, examples: Make, tmp_path: Path
 
 
 def test_the_other_kind_of_examples_is_refused(base: Artifact, examples: Make, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="reads preferences, and .* has instructions"):
+    with pytest.raises(InputError, match=r"reads preferences, and .* has instructions"):
         tune(tmp_path, base, examples(INSTRUCTIONS), config(loss="dpo"))
+
+
+def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:
+    rows = examples(INSTRUCTIONS)
+    tuned = tune(tmp_path / "store", base, rows, config())
+    spec = tuning_spec(config(), Inputs({"base": base, "examples": rows}), tmp_path / "run", 0, 0)
+    tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
+    parts = ExampleBatches(spec).microbatches(3, [0, 1]).values()
+    text = " ".join(tokenizer.decode(tokens.tolist()) for part in parts for tokens in part.tokens)
+    found = trace_tuned(tuned.store, "test", "dev", 3)["rows"]
+    assert all(row["file"] == "rows.jsonl" and INSTRUCTIONS[row["line"] - 1]["id"] == row["id"] for row in found)
+    prompts = Counter(INSTRUCTIONS[row["line"] - 1]["prompt"] for row in found)
+    assert prompts
+    assert prompts == {row["prompt"]: n for row in INSTRUCTIONS if (n := text.count(row["prompt"]))}
+    with pytest.raises(InputError, match="its steps are 0 to 15"):
+        trace_tuned(tuned.store, "test", "dev", 16)
+
+
+@pytest.mark.soak
+def test_a_killed_run_ends_with_the_same_bytes(base: Artifact, examples: Make, tmp_path: Path) -> None:
+    rows, settings = examples(INSTRUCTIONS), config(lora={"rank": 4}, steps=200, checkpoint_every=10)
+    whole = tune(tmp_path / "whole", base, rows, settings)
+    command = [sys.executable, "-c", RUN, base.store.root, rows.store.root, str(tmp_path / "killed")]
+    stage = subprocess.Popen([*command, settings.model_dump_json()])
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed").glob("**/checkpoints/step-00000020")):
+        assert time.monotonic() < deadline
+        assert stage.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.01)
+    stage.kill()
+    stage.wait()
+    again = tune(tmp_path / "killed", base, rows, settings)
+    assert contents(again) == contents(whole)
 
 
 def contents(artifact: Artifact) -> dict[str, str]:

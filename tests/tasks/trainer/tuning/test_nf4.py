@@ -35,10 +35,12 @@ def test_codes_scales_and_error_are_those_of_bitsandbytes(shape: tuple[int, ...]
     bitsandbytes = pytest.importorskip("bitsandbytes.functional", reason="bitsandbytes is not installed")
     given = weight(shape)
     packed, state = bitsandbytes.quantize_nf4(given, blocksize=64)
-    theirs = bitsandbytes.dequantize_nf4(packed, state)
     codes, scales = quantise(given)
     ours = dequantise(codes, scales, given.shape)
+    assert torch.equal(codes, packed.flatten())
     assert torch.equal(scales, state.absmax)
+    # As one row: its CPU kernel takes the wrong scales where rows are no multiple of a block, as in (48, 96).
+    theirs = bitsandbytes.dequantize_nf4(*bitsandbytes.quantize_nf4(given.flatten(), blocksize=64)).view(shape)
     torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-6)
     torch.testing.assert_close((given - ours).norm(), (given - theirs).norm())
 

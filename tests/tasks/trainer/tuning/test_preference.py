@@ -74,8 +74,8 @@ def test_loss_and_gradient_are_those_of_the_formula(length: int) -> None:
     policy.zero_grad()
     expected = by_hand(policy, reference)
     expected.backward()
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    assert abs(float(loss) - 2 * math.log(2)) > 1e-3
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert abs(loss.item() - 2 * math.log(2)) > 1e-3
     for name, weight in policy.named_parameters():
         torch.testing.assert_close(found[name], weight.grad, atol=1e-5, rtol=1e-4)
     assert int(policy.counted(documents, labels)) == 2
@@ -87,10 +87,10 @@ def test_with_adapters_the_reference_is_the_model_without_them() -> None:
     policy.keep_reference()
     assert policy.reference is None
     batch = packed([text for pair in PAIRS for text in pair], 24)
-    assert float(policy.loss(*batch)) == pytest.approx(2 * math.log(2), rel=1e-6)
+    assert policy.loss(*batch).item() == pytest.approx(2 * math.log(2), rel=1e-6)
     for adapter in adapters(policy):
         torch.nn.init.normal_(adapter.lora_b, std=0.5)
-    assert float(policy.loss(*batch)) == pytest.approx(float(by_hand(policy, build(MODEL, 20, 1))), rel=1e-4)
+    assert policy.loss(*batch).item() == pytest.approx(by_hand(policy, build(MODEL, 20, 1)).item(), rel=1e-4)
 
 
 def test_a_pair_without_labels_counts_nothing() -> None:
@@ -99,4 +99,4 @@ def test_a_pair_without_labels_counts_nothing() -> None:
     tokens, documents, labels = packed([text for pair in PAIRS for text in pair], 24)
     labels[documents >= 2] = IGNORED
     assert int(policy.counted(documents, labels)) == 1
-    assert float(policy.loss(tokens, documents, labels)) == pytest.approx(math.log(2), rel=1e-6)
+    assert policy.loss(tokens, documents, labels).item() == pytest.approx(math.log(2), rel=1e-6)
