@@ -35,9 +35,9 @@ Make = Callable[..., Artifact]
 
 
 @pytest.fixture(scope="session")
-def base(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def base(made: Made) -> Artifact:
     """A checkpoint of a model that has learned a little: adapters on random weights learn nothing."""
-    folder = tmp_path_factory.mktemp("base")
+    folder = made.shards.store.root
     inputs = {"shards": made.shards, "plan": made.plan}
     return run_stage_in(
         folder,
