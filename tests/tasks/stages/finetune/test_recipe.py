@@ -33,7 +33,7 @@ def test_a_recipe_is_tuned_and_a_step_of_it_traced(
     recipe: Recipe, base: Artifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert recipe.stages("finetune") == ("examples", "finetune")
-    with pytest.raises(InputError, match="run the stage examples first"):
+    with pytest.raises(InputError, match="Run the stage examples first"):
         run_stage(recipe, "finetune", version="taught", source_version="dev")
     for stage in ("examples", "finetune"):
         assert not run_stage(recipe, stage, version="taught", source_version="dev").skipped

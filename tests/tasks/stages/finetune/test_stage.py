@@ -114,7 +114,7 @@ def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, exam
     prompts = Counter(INSTRUCTIONS[row["line"] - 1]["prompt"] for row in found)
     assert prompts
     assert prompts == {row["prompt"]: n for row in INSTRUCTIONS if (n := text.count(row["prompt"]))}
-    with pytest.raises(InputError, match="its steps are 0 to 15"):
+    with pytest.raises(InputError, match="Its steps are 0 to 15"):
         trace_tuned(tuned.store, "test", "dev", 16)
 
 
