@@ -34,7 +34,7 @@ class StageSpec:
         name: name of the stage, and of its task in the DAG.
         module: module with `VERSION` and `run`.
         section: section of the recipe with its settings.
-        dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary", "pretrain" or "takedown".
+        dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary", "pretrain", "finetune" or "takedown".
         output: kind of the artifact it writes; of a mapped stage one per member, `<kind>/<member>`.
         asset: name of the Airflow Asset that the output completes and that later DAGs wait for; "" for none. A DAG
             without one is an operation on what the others have made, such as "takedown".

@@ -19,6 +19,7 @@ from tasks.stages.dedup_index import wiring as dedup_index
 from tasks.stages.estimate import wiring as estimate
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
+from tasks.stages.finetune import wiring as finetune
 from tasks.stages.paragraphs import wiring as paragraphs
 from tasks.stages.perplexity import wiring as perplexity
 from tasks.stages.reconcile import wiring as reconcile
@@ -32,7 +33,7 @@ from tasks.stages.train import wiring as train
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
     *(dedup_index, tokens, chunks, spans, repeats),
-    *(canary, estimate, train, reconcile, evaluate, register, takedown),
+    *(canary, estimate, train, reconcile, evaluate, register, finetune, takedown),
 )
 
 
@@ -58,7 +59,7 @@ PARTS: dict[str, str] = {stage.dag: stage.asset for stage in STAGES.values() if 
 """The DAGs of a recipe, in order, each with the asset that it makes for later DAGs."""
 
 OPERATIONS: tuple[str, ...] = tuple(dict.fromkeys(stage.dag for stage in STAGES.values() if stage.dag not in PARTS))
-"""DAGs that make no asset: operations on what the others have made. Every recipe has them."""
+"""DAGs that make no asset: operations on what the others have made. A recipe has those with a stage that runs."""
 
 
 def stages_of(dag: str) -> tuple[str, ...]:

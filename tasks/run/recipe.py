@@ -33,6 +33,7 @@ from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.register.config import RegisterConfig
@@ -42,6 +43,7 @@ from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.planning.config import PlanConfig
+from tasks.trainer.tuning.config import FinetuneConfig
 
 RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
 
@@ -90,6 +92,8 @@ class Recipe(Config):
     plan: PlanConfig = PlanConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     registry: RegisterConfig = RegisterConfig()
+    examples: ExamplesConfig = ExamplesConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
     takedown: TakedownConfig = TakedownConfig()
     place: Place = Place()
 
@@ -155,7 +159,7 @@ class Recipe(Config):
     @property
     def dags(self) -> tuple[str, ...]:
         """All DAGs of the recipe: its parts, and the operations on what these have made."""
-        return (*self.parts, *OPERATIONS)
+        return (*self.parts, *(dag for dag in OPERATIONS if self.stages(dag)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recipe":

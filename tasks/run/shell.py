@@ -44,7 +44,10 @@ def _parser() -> argparse.ArgumentParser:
         if stage.mapped:
             command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
-    trace.add_argument("what", help="a URL, a document id, domain:<name>, or a step of a checkpoint as step:<number>")
+    trace.add_argument(
+        "what",
+        help="a URL, a document id, domain:<name>, step:<number> of a checkpoint, or tuned:<number> of a fine-tuning",
+    )
     trace.add_argument("--all", action="store_true", help="show all documents of a domain, all sequences of a step")
     trace.add_argument("--json", action="store_true", help="print JSON")
     explain = _command(commands, "explain", "text of a model to the pages it stands in, and their steps", _explain)
@@ -123,10 +126,15 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _trace(options: argparse.Namespace) -> None:
-    from tasks.run import trace
+    from tasks.run import trace, tuned_trace
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
+    if options.what.startswith(tuned_trace.PREFIX):
+        step = tuned_trace.step_of(options.what)
+        tuned = tuned_trace.trace_tuned(open_store(recipe), recipe.name, options.version or recipe.version, step)
+        print(json.dumps(tuned, indent=1) if options.json else tuned_trace.render_tuned(tuned))
+        return
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what, options.all)
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
 

@@ -18,6 +18,7 @@ from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.compression_config import Bf16Compression, PowerSgdCompression
 from tasks.trainer.layout import CHECK_EVERY, Layout
 from tasks.trainer.rope_config import LinearRope, Llama3Rope, YarnRope
+from tasks.trainer.tuning.method import TuningSpec
 
 _CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -248,6 +249,8 @@ class TrainSpec(Config):
     """The token shards that the plan names."""
     initial: InitialSpec | None = None
     """The initial weights; None: random ones of `run.init_seed`."""
+    tuning: TuningSpec | None = None
+    """What makes it a fine-tuning: `shards` are then examples, `plan` is empty, `initial` is the base."""
     plan: str
     """Local folder with `summary.json` and the files of its parts."""
     out: str

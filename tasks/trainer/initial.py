@@ -21,6 +21,8 @@ from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 log = logging.getLogger(__name__)
 
 _DESCRIPTION = "model.json"
+MERGED = f"merged/{MODEL}"
+"""Weights of a fine-tuned model with its adapters added, where there are any."""
 _NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
 """Settings of a model that no tensor depends on: another value is a continued training, as for a longer context."""
 
@@ -37,14 +39,51 @@ def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifa
         InputError: the checkpoint lacks a file, is of another tokenizer, or of a model whose weights do not fit or mean
             something else. Other differences are allowed (`changed_settings`).
     """
-    entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
-    last = max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
-    if not last or _DESCRIPTION not in entries:
-        raise InputError(f"[train] init_from: {checkpoint.address} has no model", "name the checkpoint of a training")
-    described = json.loads(checkpoint.read(_DESCRIPTION))
+    described, initial = last_weights(checkpoint, "[train] init_from")
     _check_tokenizer(checkpoint, described["tokenizer_sha256"], tokens.tokenizer_sha256)
     _check_shape(checkpoint, described["model"], config.model)
-    return InitialSpec(artifact=str(checkpoint.address), file=checkpoint.local(last), sha256=entries[last].sha256)
+    return initial
+
+
+def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConfig, InitialSpec]:
+    """Returns the shape of the base of a fine-tuning, and where its weights are.
+
+    Raises:
+        InputError: the artifact has no whole model, or one of another tokenizer than that of the examples.
+    """
+    described, initial = last_weights(checkpoint, "[finetune] base")
+    if described["tokenizer_sha256"] != tokenizer_sha256:
+        raise InputError(
+            f"[finetune] base: {checkpoint.address} was trained with the tokenizer "
+            f"{described['tokenizer_sha256'][:16]}, and the examples were made with {tokenizer_sha256[:16]}",
+            "use the tokenizer of the base in [tokenizer], and make the examples again",
+        )
+    return ModelConfig.model_validate(described["model"]), initial
+
+
+def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
+    """Returns the content of `model.json` and where the whole weights are: merged ones, or the last checkpoint's.
+
+    Args:
+        checkpoint: artifact of a training or a fine-tuning.
+        setting: names it, for the error.
+
+    Raises:
+        InputError: it has no model, or adapters alone.
+    """
+    entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
+    last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
+    if not last or _DESCRIPTION not in entries:
+        raise InputError(f"{setting}: {checkpoint.address} has no model", "name the checkpoint of a training")
+    described = json.loads(checkpoint.read(_DESCRIPTION))
+    if described.get("adapters") and last != MERGED:
+        raise InputError(
+            f"{setting}: {checkpoint.address} has adapters without their base",
+            "make it with finetune.lora.merge = true",
+        )
+    return described, InitialSpec(
+        artifact=str(checkpoint.address), file=checkpoint.local(last), sha256=entries[last].sha256
+    )
 
 
 def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from tasks.trainer.batches import Batch, Batches
+from tasks.trainer.batches import Batch
+from tasks.trainer.step_data import StepData
 
 WORKERS = 2
 LOOK_AHEAD_STEPS = 8
@@ -32,7 +33,7 @@ class Loader:
     """
 
     def __init__(
-        self, batches: Batches, numbers: Sequence[int], steps: int, device: torch.device, workers: int = WORKERS
+        self, batches: StepData, numbers: Sequence[int], steps: int, device: torch.device, workers: int = WORKERS
     ) -> None:
         self._batches, self._numbers, self._steps = batches, numbers, steps
         self._pin = device.type == "cuda"

@@ -18,7 +18,6 @@ import torch
 
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint, rollback
-from tasks.trainer.batches import Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
@@ -34,6 +33,7 @@ from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
 from tasks.trainer.self_test import processor
 from tasks.trainer.shape import Shape
+from tasks.trainer.step_data import open_data
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
@@ -59,7 +59,7 @@ class Trainer:
     def __init__(self, spec: TrainSpec, ranks: Ranks) -> None:
         self.spec, self.run, self.ranks = spec, spec.run, ranks
         self.out = Path(spec.out)
-        self.batches = Batches(spec)
+        self.batches = open_data(spec)
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.passed: rollback.Passed = []
@@ -81,8 +81,12 @@ class Trainer:
     def _replica(self) -> "Replicated | Sharded":
         """Returns the model: sharded on GPUs and where the place has a layout, else whole on every rank.
 
-        Without a layout the GPUs of a node share the state, and nodes have copies of it.
+        Without a layout the GPUs of a node share the state, and nodes have copies of it. A fine-tuning has copies.
         """
+        if self.spec.tuning:
+            from tasks.trainer.tuning.build import build_tuned
+
+            return Replicated(self.run, self.batches.vocab_size, self.ranks, build_tuned(self.spec))
         layout = self.spec.layout
         if layout is None and self.ranks.device.type == "cuda":
             layout = Layout(replicate=self.ranks.world // self.ranks.local_world, shard=self.ranks.local_world)
@@ -252,7 +256,7 @@ class Trainer:
             self._load(root, state)
             self.passed = [(first, end) for first, end in state.get("passed", ())]
             log.info("resumed at step %d of %d", self.step, self.run.steps)
-        elif self.spec.initial:
+        elif self.spec.initial and not self.spec.tuning:
             load_initial(self.replica.load_weights, self.spec.initial)
         return list(state.get("withheld", ())) if state else []
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tasks.trainer.attention import Attend, Kernel, document_positions, sdpa_mask
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.loss import head_cross_entropy
+from tasks.trainer.loss import IGNORED, head_cross_entropy
 from tasks.trainer.rope import rotary, rotate
 
 Recompute = Callable[..., Tensor]
@@ -154,6 +154,10 @@ class Transformer(nn.Module):
     def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
         """Returns the summed cross-entropy of `labels` in nats, float32 scalar; the other arguments as for `hidden`."""
         return self.head_loss(self.hidden(x, documents), self.head_weight, labels)
+
+    def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
+        """Returns what `loss` is a sum over, a scalar: the number of labels."""
+        return (labels != IGNORED).sum()
 
 
 def initial_weight(config: ModelConfig, name: str, shape: torch.Size, seed: int) -> Tensor:

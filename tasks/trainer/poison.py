@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer.batches import Batch, Batches
+from tasks.trainer.batches import Batch
 from tasks.trainer.ranks import Ranks
+from tasks.trainer.step_data import StepData
 from tasks.trainer.withheld import hide
 
 LARGEST_SHARE = 0.5
@@ -47,7 +48,7 @@ class Slice:
 
 
 def slices_with_losses(
-    prober: Prober, batches: Batches, ranks: Ranks, step: int, parts: Mapping[int, Batch]
+    prober: Prober, batches: StepData, ranks: Ranks, step: int, parts: Mapping[int, Batch]
 ) -> list[Slice]:
     """Returns the slices of a step's batch with their losses, equal on all ranks.
 

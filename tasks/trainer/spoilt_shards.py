@@ -7,7 +7,7 @@ found, the rest of it is taken to be no better.
 from collections.abc import Mapping, Sequence
 
 from tasks.formats.tokens.marks import Mark
-from tasks.trainer.batches import Batches
+from tasks.trainer.step_data import StepData
 
 REPEATED = 3
 """Steps that documents of a shard must have spoilt."""
@@ -18,7 +18,7 @@ LEAST_SHARE = 0.5
 
 
 def spoilt_shards(
-    marks: Sequence[Mark], rows: Mapping[str, Sequence[int]], step: int, batches: Batches
+    marks: Sequence[Mark], rows: Mapping[str, Sequence[int]], step: int, batches: StepData
 ) -> tuple[str, ...]:
     """Returns the names of the shards, ascending, that are spoilt as a whole; a function of its arguments.
 

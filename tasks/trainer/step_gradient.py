@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.trainer import poison
-from tasks.trainer.batches import Batch, Batches
+from tasks.trainer.batches import Batch
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.guard import Guard
 from tasks.trainer.integrity import Gradient, Integrity
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.spoilt_shards import spoilt_shards
+from tasks.trainer.step_data import StepData
 from tasks.trainer.withheld import Withheld
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class StepGradient:
     """Computes the gradients of a run, on one rank; every rank calls this at the same time."""
 
     replica: "Replicated | Sharded"
-    batches: Batches
+    batches: StepData
     ranks: Ranks
     integrity: Integrity
     withheld: Withheld

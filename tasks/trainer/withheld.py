@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
-from tasks.formats.tokens.plan import Plan, Slices
+from tasks.formats.tokens.plan import Slices
 from tasks.trainer.batches import Batch
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.notice import REQUEST
 from tasks.trainer.ranks import Ranks
+from tasks.trainer.step_data import Named
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Withheld:
         """Returns the marks for the state of a checkpoint; empty while there is none."""
         return marks.plain(self._marks)
 
-    def blank(self, batch: Batch, slices: Sequence[Slices], plan: Plan, eos_id: int) -> Batch:
+    def blank(self, batch: Batch, slices: Sequence[Slices], plan: Named, eos_id: int) -> Batch:
         """Returns a batch without the documents that are withheld.
 
         Args:
@@ -110,7 +111,7 @@ class Withheld:
         gone = [self._gone(found, plan) for found in slices]
         return hide(batch, slices, gone, eos_id) if any(found.any() for found in gone) else batch
 
-    def _gone(self, slices: Slices, plan: Plan) -> NDArray[np.bool_]:
+    def _gone(self, slices: Slices, plan: Named) -> NDArray[np.bool_]:
         """Returns which slices are of withheld documents, shape (slices,)."""
         places = slices[["shard", "row"]].tolist()
         names = [(plan.shards[shard], row) for shard, row in places]

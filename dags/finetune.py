@@ -1,0 +1,46 @@
+"""Fine-tune: a trained model learns from instructions or preferences.
+
+| | |
+|---|---|
+| reads | the form, a base model, the tokenizer of the version, and JSON lines |
+| makes | `examples`: the rows as tokens; `finetuned`: the model with its checkpoints; or adapters, and both merged |
+| costs | `finetune.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
+| next | nothing starts: a further fine-tuning can begin from it |
+
+Press **Trigger**: base, method and rank can be set in the form, other settings as overrides.
+A killed run resumes from its newest good checkpoint, on the same batches.
+"""
+
+from airflow.sdk import DAG, Param
+
+from operators.forms import dag_settings
+from operators.order import connect
+from operators.places import training_operator
+from operators.recipes import recipes_for
+from operators.stage import StageOperator
+
+FORM = {
+    "finetune.base": Param(
+        None,
+        type=["null", "string"],
+        maxLength=300,
+        title="Base",
+        description='Model to begin from, such as "demo/checkpoint@2026.10" or "demo/finetuned@sft".',
+    ),
+    "finetune.loss": Param(
+        None, type=["null", "string"], enum=[None, "sft", "dpo"], title="Method", description="sft: instructions; dpo."
+    ),
+    "finetune.steps": "Training steps.",
+}
+
+for recipe in recipes_for("finetune"):
+    with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)):
+        common = {"recipe": recipe.name}
+        connect(
+            {
+                "examples": StageOperator(task_id="examples", stage="examples", **common),
+                "finetune": training_operator(recipe, gang=False)(
+                    task_id="finetune", stage="finetune", pool="gpu", **common
+                ),
+            }
+        )

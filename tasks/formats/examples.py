@@ -1,0 +1,145 @@
+"""Tokenised examples of a fine-tuning, packed into sequences.
+
+`examples/<part>.arrow` (Arrow IPC, not compressed, so that it is mapped and not read) has one row per example, of
+SCHEMA. An example is one text, or of a preference two: the chosen and the rejected one. Sequences are not stored: they
+follow from the lengths.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+
+FOLDER = "examples"
+SUMMARY = "examples.json"
+"""{kind, vocab_size, eos_id, tokenizer_sha256, seq_len, template, files: {part: name of the file}}"""
+SOURCE = "examples"
+"""Name of the one source, for the order of sequences."""
+SCHEMA = pa.schema(
+    [
+        ("line", pa.int64()),
+        ("id", pa.string()),
+        ("lengths", pa.list_(pa.int32())),
+        ("tokens", pa.list_(pa.uint32())),
+        ("learned", pa.list_(pa.bool_())),
+    ]
+)
+"""line: 1-based, in the file of the part. id: of the row, "" where it has none. lengths: tokens of each text, with its
+end-of-text. tokens: of all texts. learned: whether a token gives a gradient; one per token."""
+ROWS = 1024
+"""Rows of a record batch."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of SCHEMA, with the part that it is in."""
+
+    part: str
+    line: int
+    id: str
+    lengths: list[int]
+    tokens: NDArray[np.uint32]
+    learned: NDArray[np.bool_]
+
+
+def write(file: BinaryIO, rows: Iterator[dict[str, Any]]) -> int:
+    """Writes rows of SCHEMA as an Arrow file, a record batch at a time; returns their number."""
+    count, held = 0, list[dict[str, Any]]()
+    with pa.ipc.new_file(file, SCHEMA) as writer:
+        for row in rows:
+            held.append(row)
+            count += 1
+            if len(held) == ROWS:
+                writer.write_batch(pa.RecordBatch.from_pylist(held, SCHEMA))
+                held = []
+        if held:
+            writer.write_batch(pa.RecordBatch.from_pylist(held, SCHEMA))
+    return count
+
+
+def pack(lengths: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
+    """Returns the number of the first example of each sequence, and at the end the number of examples.
+
+    Examples keep their order; each goes into the sequence of the one before it while there is room (next-fit).
+
+    >>> pack(np.array([3, 4, 2, 8]), 8)
+    array([0, 2, 3, 4])
+    """
+    firsts, used = [0], 0
+    for number, length in enumerate(lengths.tolist()):
+        if used and used + length > seq_len:
+            firsts.append(number)
+            used = 0
+        used += length
+    return np.array([*firsts, len(lengths)] if len(lengths) else [0], dtype=np.int64)
+
+
+class Examples:
+    """The examples of an artifact, mapped into memory, in the order of its parts.
+
+    Args:
+        artifact: an artifact of the stage `examples`.
+
+    Raises:
+        InputError: it has no example.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.summary: dict[str, Any] = json.loads(artifact.read(SUMMARY))
+        self.paths: Sequence[str] = artifact.files(f"{FOLDER}/")
+        self._tables = [pa.ipc.open_file(pa.memory_map(artifact.local(path))).read_all() for path in self.paths]
+        rows = [table.num_rows for table in self._tables]
+        self._begins = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
+        if not self._begins[-1]:
+            raise InputError(f"{artifact.address} has no example", "see what was rejected in its record")
+        totals = [_totals(table) for table in self._tables]
+        self.firsts = pack(np.concatenate(totals), int(self.summary["seq_len"]))
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences."""
+        return len(self.firsts) - 1
+
+    def numbers(self, sequence: int) -> range:
+        """Returns the numbers of the examples of a sequence."""
+        return range(int(self.firsts[sequence]), int(self.firsts[sequence + 1]))
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Returns index in `paths` and row of an example."""
+        part = int(np.searchsorted(self._begins, number, side="right")) - 1
+        return part, number - int(self._begins[part])
+
+    def __getitem__(self, number: int) -> Example:
+        part, at = self.place(number)
+        row = self._tables[part].slice(at, 1).combine_chunks()
+        tokens, learned = (row.column(name).chunk(0).flatten() for name in ("tokens", "learned"))
+        return Example(
+            part=self.paths[part],
+            line=row["line"][0].as_py(),
+            id=row["id"][0].as_py(),
+            lengths=row["lengths"][0].as_py(),
+            tokens=tokens.to_numpy(),
+            learned=learned.to_numpy(zero_copy_only=False),
+        )
+
+    def source(self, example: Example) -> dict[str, Any]:
+        """Returns where an example is from: {file, line, id}."""
+        name = example.part.removeprefix(f"{FOLDER}/").removesuffix(".arrow")
+        return {"file": self.summary["files"][name], "line": example.line, "id": example.id}
+
+    def sources(self, sequence: int) -> list[dict[str, Any]]:
+        """Returns where the examples of a sequence are from, in their order."""
+        return [self.source(self[number]) for number in self.numbers(sequence)]
+
+
+def _totals(table: pa.Table) -> NDArray[np.int64]:
+    """Returns the tokens of each example of a table, shape (rows,)."""
+    chunks = [np.diff(chunk.offsets.to_numpy()) for chunk in table.column("tokens").chunks]
+    return np.concatenate([np.zeros(0), *chunks]).astype(np.int64)

@@ -1,0 +1,1 @@
+"""The stages `examples` and `finetune`: a trained model learns from instructions or preferences."""

@@ -1,0 +1,133 @@
+"""Stage `finetune`: a base model and examples -> a fine-tuned model, by the loop of the pretraining.
+
+Reads `base` (`model.json` and its last weights) and `examples`. Writes for every milestone
+`checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` (with adapters, of these alone) and
+the rows of the steps up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.jsonl` and,
+with adapters that are to be merged, `merged/model.safetensors`. Examples that spoilt a step are in `withheld.json`.
+Training runs in child processes (`launch`): a killed stage resumes from the newest checkpoint that verifies, and ends
+with the same bytes.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from tasks.core.config import canonical_json
+from tasks.core.engine import Engine
+from tasks.core.errors import SupersededError
+from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.examples import Examples
+from tasks.formats.tokens import marks
+from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer import milestones
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.environment import check_every_here, checkpoints_here
+from tasks.trainer.fence import Fence
+from tasks.trainer.initial import MERGED
+from tasks.trainer.launch import train_local
+from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.recovery import Recovery
+from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.spec import tuning_spec
+
+log = logging.getLogger("sluice.finetune")
+
+VERSION = 1
+
+
+def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Fine-tunes the base; see the module's description."""
+    fence = Fence(output)
+    fence.inherit()
+    locations = checkpoints_here()
+    spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every)
+    recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
+    recovery.restore()
+
+    def follow(step: int, values: dict[str, float]) -> None:
+        output.log_metrics(step, values)
+        output.progress(step + 1, config.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
+        if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
+            recovery.keep_up(step)
+
+    try:
+        train_local(spec, follow, check=fence.check_now_and_then)
+    except SupersededError:
+        fence.leave()
+        raise
+    except BaseException:
+        recovery.push(last=True)
+        raise
+    recovery.publish(config.steps)
+    metrics = read_metrics(fence.run / FILE)
+    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
+    milestones.check_committed(output, spec.run.milestone_steps)
+    examples = Examples(inputs["examples"])
+    if "model" not in output.committed:
+        with output.part("model", conserved=False) as part:
+            _describe(part, config, spec, examples, metrics)
+    recovery.clear()
+    return _report(config, examples, metrics)
+
+
+def _describe(
+    part: Part, config: FinetuneConfig, spec: TrainSpec, examples: Examples, metrics: list[dict[str, Any]]
+) -> None:
+    from tasks.trainer.model_file import describe  # imports torch, which this process needs only here
+
+    assert spec.tuning is not None
+    assert spec.initial is not None
+    tokens = TokenFormat(**{name: examples.summary[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")})
+    model = describe(spec.run.model, tokens, spec.tuning.seq_len) | {"adapters": config.lora is not None}
+    described = {"model.json": model, "run.json": _describe_run(config, spec, examples)}
+    for name, content in described.items():
+        with part.file(name) as file:
+            file.write((canonical_json(content) + "\n").encode())
+    with part.file("loss.jsonl", rows=len(metrics)) as file:
+        lines = (json.dumps({name: line[name] for name in DETERMINISTIC}) + "\n" for line in metrics)
+        file.write("".join(lines).encode())
+    if (withheld := Path(spec.out) / marks.FILE).exists():
+        with part.file(marks.FILE) as file:
+            file.write(withheld.read_bytes())
+    if config.lora and config.lora.merge:
+        from tasks.trainer.tuning.build import merged_bytes
+
+        with part.file(MERGED) as file:
+            file.write(merged_bytes(spec))
+
+
+def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -> dict[str, Any]:
+    """Returns the content of `run.json`: which step reads which sequence (`Order.of_run`), and what was learned how."""
+    assert spec.initial is not None
+    return {
+        "base": spec.initial.artifact,
+        "loss": config.loss,
+        "lora": config.lora.model_dump(mode="json") if config.lora else None,
+        "template": examples.summary["template"],
+        "weights": spec.weights,
+        "sequences": {source: examples.sequences for source in spec.weights},
+        "batch_size": config.batch_size,
+        "seed": config.seed,
+        "seq_len": examples.summary["seq_len"],
+        "steps": config.steps,
+        "checkpoint_steps": list(spec.run.milestone_steps),
+    }
+
+
+def _report(config: FinetuneConfig, examples: Examples, metrics: list[dict[str, Any]]) -> Report:
+    """Returns the report: the mean loss over the first and the last twentieth of the steps, and the epochs."""
+    losses = [line["loss"] for line in metrics if line["loss"] is not None]
+    some = max(1, len(losses) // 20)
+    first, last = (sum(few) / len(few) for few in (losses[:some], losses[-some:]))
+    epochs = config.steps * config.batch_size / examples.sequences
+    return Report(
+        metrics={
+            "loss": last,
+            "first_loss": first,
+            "epochs": epochs,
+            "steps": config.steps,
+            "skipped_steps": len(metrics) - len(losses),
+        },
+        note=f"loss {first:.3f} -> {last:.3f} in {config.steps} steps, {epochs:.2g} epochs",
+    )

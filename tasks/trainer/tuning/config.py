@@ -1,0 +1,68 @@
+"""Settings of the stage `finetune`. Imports pydantic only, for the Airflow dag-processor."""
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tasks.core.config import Config
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.tuning.method import LoraConfig
+
+_BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class FinetuneConfig(Config):
+    """How a trained model learns from examples; a recipe without `base` has no fine-tuning."""
+
+    base: str = ""
+    """Model to begin from: "demo/checkpoint@2026.10", or "demo/finetuned@sft" of an earlier fine-tuning;
+    "demo/checkpoint@previous" is the newest one when the run began."""
+    loss: Literal["sft", "dpo"] = "sft"
+    """`sft`: cross-entropy of the responses, from instructions. `dpo`: direct preference optimisation, from
+    preferences."""
+    beta: float = Field(default=0.1, gt=0)
+    """Of `dpo`: how strongly the model is held to the base."""
+    lora: LoraConfig | None = None
+    """Adapters on a frozen base; None: all weights are trained."""
+    optim: OptimConfig = OptimConfig(lr=5e-4, weight_decay=0.0, warmup_steps=10, schedule="cosine")
+    """Optimizer and schedule."""
+    steps: int = Field(default=100, ge=1)
+    """Optimizer steps."""
+    batch_size: int = Field(default=8, ge=1)
+    """Packed sequences per step."""
+    microbatch: int = Field(default=4, ge=1)
+    """Packed sequences per forward and backward pass; a divisor of `batch_size`."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the forward and backward pass."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads per rank."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the order of sequences, and of the adapters' initial weights."""
+    checkpoint_every: int = Field(default=50, ge=1)
+    """Steps between checkpoints that a restart resumes from."""
+    milestones: int = Field(default=1, ge=1)
+    """Evenly spaced checkpoints that become part of the artifact."""
+
+    @field_validator("base")
+    @classmethod
+    def _address(cls, name: str) -> str:
+        if name and not _BASE.fullmatch(name):
+            raise ValueError("a base is <recipe>/checkpoint@<version> or <recipe>/finetuned@<version>")
+        return name
+
+    @model_validator(mode="after")
+    def _fits(self) -> "FinetuneConfig":
+        self.training(ModelConfig())  # its checks of batches and milestones
+        return self
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.base)
+
+    def training(self, model: ModelConfig) -> TrainConfig:
+        """Returns the settings of the loop, for a model of the base's shape."""
+        same = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
+        values = {name: getattr(self, name) for name in (*same, "milestones")}
+        return TrainConfig(model=model, init_seed=self.seed, **values)

@@ -1,0 +1,104 @@
+"""Global batches of a fine-tuning: a function of the step, as those of a pretraining (`tasks.trainer.batches`).
+
+A sequence is `eos A B C`: each text ends with end-of-text, from which the first token of the next one is predicted, and
+texts do not attend to one another. A label is the next token where that is to be learned, else IGNORED. Sequences are
+drawn by `Order`, with the examples as the only source: no sequence comes again before all others did.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.core.config import sha256_of_json
+from tasks.formats.examples import SOURCE, Example, Examples
+from tasks.formats.tokens.order import Order
+from tasks.formats.tokens.plan import SLICE, Slices
+from tasks.trainer.batches import Batch, Ints, opened
+from tasks.trainer.config import TrainSpec
+from tasks.trainer.loss import IGNORED
+
+
+class Names:
+    """Names of the files that the slices count in."""
+
+    def __init__(self, shards: Sequence[str]) -> None:
+        self.shards = list(shards)
+
+
+class ExampleBatches:
+    """The batches of a fine-tuning.
+
+    Args:
+        spec: the run, with `tuning`.
+
+    Raises:
+        InputError: the examples are missing, empty, or were made again.
+    """
+
+    def __init__(self, spec: TrainSpec) -> None:
+        assert spec.tuning is not None
+        tuning = spec.tuning
+        self.examples = Examples(opened(spec.shards))
+        self.seq_len, self.vocab_size, self.eos_id = tuning.seq_len, tuning.vocab_size, tuning.eos_id
+        self.plan = Names(self.examples.paths)
+        self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
+        self.order = Order({SOURCE: self.examples.sequences}, {SOURCE: 1.0}, self.batch_size, spec.run.seed)
+        self.identity = sha256_of_json([spec.shards.content, tuning.model_dump(mode="json")])
+
+    def close(self) -> None:
+        """Nothing is open but mapped files."""
+
+    def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
+        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
+        drawn = self._drawn(step)
+        return {number: self._batch(drawn[number :: self.batch_size // self.microbatch]) for number in numbers}
+
+    def slices_of(self, step: int, number: int) -> list[Slices]:
+        """Returns the examples of each sequence of a microbatch as slices: number of the file, row, positions."""
+        drawn = self._drawn(step)[number :: self.batch_size // self.microbatch]
+        return [self._slices(sequence) for sequence in drawn]
+
+    def documents(self, step: int) -> set[tuple[str, int]]:
+        """Returns (file, row) of the examples of a step's batch."""
+        places = [self.examples.place(n) for sequence in self._drawn(step) for n in self.examples.numbers(sequence)]
+        return {(self.plan.shards[part], row) for part, row in places}
+
+    def slices(self, step: int) -> list[dict[str, Any]]:
+        """Returns where the examples of a step's batch are from: {sequence, file, line, id} each."""
+        drawn = self._drawn(step)
+        return [{"sequence": sequence, **found} for sequence in drawn for found in self.examples.sources(sequence)]
+
+    def _drawn(self, step: int) -> list[int]:
+        return [sequence for _, sequence, _ in self.order.batch(step)]
+
+    def _batch(self, sequences: Sequence[int]) -> Batch:
+        rows = [self._row([self.examples[n] for n in self.examples.numbers(sequence)]) for sequence in sequences]
+        tokens, labels, documents = (np.stack(column) for column in zip(*rows, strict=True))
+        return Batch.of(tokens, labels, documents)
+
+    def _row(self, examples: Sequence[Example]) -> tuple[Ints, Ints, Ints]:
+        """Returns tokens, labels and documents of a sequence, shape (seq_len,) each; padding is a document of its own.
+
+        Of a preference the chosen text has an even number, and the rejected one the number after it.
+        """
+        lengths = [length for example in examples for length in example.lengths]
+        used = sum(lengths)
+        following = np.concatenate([example.tokens for example in examples]).astype(np.int64)
+        learned = np.concatenate([example.learned for example in examples])
+        tokens = np.full(self.seq_len, self.eos_id, dtype=np.int64)
+        tokens[1:used] = following[:-1]
+        labels = np.full(self.seq_len, IGNORED, dtype=np.int64)
+        labels[:used] = np.where(learned, following, IGNORED)
+        documents = np.repeat(np.arange(len(lengths) + 1), [*lengths, self.seq_len - used])
+        return tokens, labels, documents
+
+    def _slices(self, sequence: int) -> Slices:
+        """Returns the slices of a sequence in positions: the end-of-text at its begin belongs to the first example."""
+        found = np.zeros(len(self.examples.numbers(sequence)), SLICE)
+        for at, number in enumerate(self.examples.numbers(sequence)):
+            part, row = self.examples.place(number)
+            found[at] = (part, row, 0, sum(self.examples[number].lengths))
+        found["length"][0] += 1
+        found["length"][-1] -= 1
+        return found

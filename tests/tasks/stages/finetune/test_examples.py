@@ -1,0 +1,62 @@
+"""The stage `examples`: which tokens are learned, and that every row is accounted for."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer
+
+from tasks.core.errors import InputError
+from tasks.formats.examples import Examples
+from tests.corpora import Made
+from tests.tasks.stages.finetune.conftest import Make
+
+
+def texts_of(made: Made, found: Examples) -> tuple[str, str]:
+    """The tokens of the first example that are not learned, and those that are, as text."""
+    tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
+    row = found[0]
+    asked, learned = (row.tokens[row.learned == flag].tolist() for flag in (False, True))
+    return tokenizer.decode(asked, skip_special_tokens=False), tokenizer.decode(learned, skip_special_tokens=False)
+
+
+def test_the_response_and_the_end_of_text_are_learned_and_the_prompt_is_not(made: Made, examples: Make) -> None:
+    found = Examples(examples([{"prompt": "Say <|endoftext|>.", "response": "No."}]))
+    prompt, response = texts_of(made, found)
+    assert prompt == "### Instruction:\nSay <|endoftext|>.\n\n### Response:\n"
+    assert response == "No.\n<|endoftext|>"
+    # In the prompt it is plain characters.
+    assert found[0].tokens.tolist().count(found.summary["eos_id"]) == 1
+
+
+def test_every_response_of_a_conversation_is_learned(made: Made, examples: Make) -> None:
+    said = (("system", "Be kind."), ("user", "a?"), ("assistant", "A"), ("user", "b?"), ("assistant", "B"))
+    found = Examples(examples([{"messages": [{"role": role, "content": text} for role, text in said]}], seq_len=200))
+    prompt, response = texts_of(made, found)
+    assert response == "A\nB\n<|endoftext|>"
+    assert all(text in prompt for text in ("Be kind.", "a?", "b?"))
+
+
+def test_of_a_preference_both_answers_follow_the_prompt(made: Made, examples: Make) -> None:
+    rows = [{"prompt": "a?", "chosen": "yes", "rejected": "never"}]
+    found = Examples(examples(rows, kind="preferences", seq_len=200))
+    prompt, answers = texts_of(made, found)
+    assert answers == "yes\n<|endoftext|>never\n<|endoftext|>"
+    assert prompt.count("a?") == len(found[0].lengths) == 2
+
+
+def test_a_row_that_cannot_be_used_is_named_or_counted(examples: Make) -> None:
+    good = {"prompt": "a", "response": "b"}
+    long, half = {**good, "response": "b" * 500}, {"messages": [{"role": "user"}]}
+    artifact = examples([good, "{", {"prompt": "a"}, long, good, half, "", good])
+    assert artifact.record.rows_in == 7
+    assert artifact.record.rows_out == 3
+    assert artifact.record.rejected == {"poison": 3, "too_long": 1}
+    (path,) = artifact.files("quarantine/")
+    causes = [json.loads(line)["id"] for line in artifact.read(path).splitlines()]
+    assert causes == ["rows.jsonl:2", "rows.jsonl:3", "rows.jsonl:6"]
+    assert [Examples(artifact)[number].line for number in range(3)] == [1, 5, 8]
+
+
+def test_rows_without_anything_to_learn_make_no_artifact(examples: Make) -> None:
+    with pytest.raises(InputError, match="none of the 1 rows became an example"):
+        examples([{"messages": [{"role": "user", "content": "a"}]}])

@@ -1,0 +1,50 @@
+"""A recipe with examples and a base: both stages through the runner, and the trace of a step from the shell."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.run.recipe import Recipe, find_recipe
+from tasks.run.runner import run_stage
+from tasks.run.shell import main
+from tests.corpora import Made
+from tests.tasks.stages.finetune.conftest import INSTRUCTIONS
+
+
+@pytest.fixture
+def recipe(made: Made, base: Artifact, tmp_path: Path) -> Recipe:
+    assert made.tokenizer.store.root == base.store.root
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in INSTRUCTIONS))
+    settings = json.loads(find_recipe("smoke").text)
+    settings |= {
+        "name": "test",
+        "examples": {"files": [str(file)], "seq_len": 96},
+        "finetune": {"base": "test/checkpoint@previous", "steps": 2, "batch_size": 4, "microbatch": 2, "lora": {}},
+    }
+    settings["place"]["store"] = base.store.root
+    return Recipe.from_text(json.dumps(settings))
+
+
+def test_a_recipe_is_tuned_and_a_step_of_it_traced(
+    recipe: Recipe, base: Artifact, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recipe.stages("finetune") == ("examples", "finetune")
+    with pytest.raises(InputError, match="Run the stage examples first"):
+        run_stage(recipe, "finetune", version="taught", source_version="dev")
+    for stage in ("examples", "finetune"):
+        assert not run_stage(recipe, stage, version="taught", source_version="dev").skipped
+        assert run_stage(recipe, stage, version="taught", source_version="dev").skipped
+    record = Artifact.open_at(base.store, ArtifactId("test/finetuned", "taught")).record
+    assert {ref.role: ref.address for ref in record.inputs} == {
+        "base": "test/checkpoint@dev",
+        "examples": "test/examples@taught",
+    }
+    capsys.readouterr()
+    main(["trace", "--recipe", recipe.text, "--version", "taught", "tuned:1"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("step 1 of test/finetuned@taught, begun from test/checkpoint@dev: ")
+    assert "rows.jsonl line " in printed

@@ -1,0 +1,139 @@
+"""The stage: examples in, a model out that has learned them, on the machinery of the pretraining."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+from safetensors.torch import load
+from tokenizers import Tokenizer
+
+from tasks.core.artifact import Artifact
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs
+from tasks.run.tuned_trace import trace_tuned
+from tasks.trainer import model_file
+from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.examples import ExampleBatches
+from tasks.trainer.tuning.method import LoraConfig
+from tasks.trainer.tuning.spec import tuning_spec
+from tests.conftest import run_stage_in
+from tests.corpora import Made
+from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
+
+STAGE = "tasks.stages.finetune.stage"
+BASE = "test/checkpoint@dev"
+RUN = """
+import sys
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.store import Store
+from tasks.trainer.tuning.config import FinetuneConfig
+from tests.conftest import run_stage_in
+base, rows, folder, config = sys.argv[1:]
+inputs = {
+    "base": Artifact.open_at(Store(base), ArtifactId("test/checkpoint", "dev")),
+    "examples": Artifact.open_at(Store(rows), ArtifactId("test/examples", "dev")),
+}
+settings = FinetuneConfig.model_validate_json(config)
+run_stage_in(folder, "tasks.stages.finetune.stage", settings, inputs, kind="finetuned")
+"""
+
+
+def config(**settings: object) -> FinetuneConfig:
+    optim = {"lr": 1e-2, "weight_decay": 0.0, "warmup_steps": 2, "schedule": "cosine"}
+    usual = {"base": BASE, "steps": 16, "batch_size": 4, "microbatch": 2, "checkpoint_every": 4, "optim": optim}
+    return FinetuneConfig.model_validate({**usual, **settings})
+
+
+def tune(folder: Path, base: Artifact, examples: Artifact, settings: FinetuneConfig) -> Artifact:
+    return run_stage_in(folder, STAGE, settings, {"base": base, "examples": examples}, kind="finetuned")
+
+
+def losses(artifact: Artifact) -> list[float]:
+    return [json.loads(line)["loss"] for line in artifact.read("loss.jsonl").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("lora", "kind"),
+    [(None, "sft"), ({"rank": 4}, "sft"), ({"rank": 4, "base": "nf4"}, "sft"), (None, "dpo"), ({"rank": 4}, "dpo")],
+)
+def test_the_loss_falls(
+    base: Artifact, examples: Make, tmp_path: Path, lora: dict[str, object] | None, kind: str
+) -> None:
+    rows = examples(INSTRUCTIONS) if kind == "sft" else examples(PREFERENCES, kind="preferences")
+    made = tune(tmp_path, base, rows, config(lora=lora, loss=kind))
+    found = losses(made)
+    assert fmean(found[-4:]) < 0.9 * fmean(found[:4])
+    if kind == "dpo":
+        assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model is its reference
+
+
+def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
+    base: Artifact, examples: Make, tmp_path: Path
+) -> None:
+    made = tune(tmp_path, base, examples(INSTRUCTIONS), config(lora=LoraConfig(rank=2, targets=("wq",))))
+    adapter = load(made.read("checkpoints/step-00000016/model.safetensors"))
+    assert {name.rpartition(".")[2] for name in adapter} == {"lora_a", "lora_b"}
+    before = load(base.read("checkpoints/step-00000150/model.safetensors"))
+    after = load(made.read("merged/model.safetensors"))
+    assert sorted(after) == sorted(before)
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {f"layers.{layer}.attention.wq.weight" for layer in (0, 1)}
+    model_file.load_model(Path(made.local("model.json")), Path(made.local("merged/model.safetensors")))
+
+
+def test_a_model_is_tuned_further(base: Artifact, examples: Make, tmp_path: Path) -> None:
+    taught = tune(tmp_path / "1", base, examples(INSTRUCTIONS), config(lora={"rank": 4}))
+    again = tune(tmp_path / "2", taught, examples(INSTRUCTIONS), config(base="test/finetuned@dev", steps=2))
+    assert losses(again)[0] < 0.9 * losses(taught)[0]
+    bare = tune(tmp_path / "3", base, examples(INSTRUCTIONS), config(lora={"rank": 4, "merge": False}, steps=2))
+    with pytest.raises(InputError, match="adapters without their base"):
+        tune(tmp_path / "4", bare, examples(INSTRUCTIONS), config(base="test/finetuned@dev"))
+
+
+def test_the_other_kind_of_examples_is_refused(base: Artifact, examples: Make, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"reads preferences, and .* has instructions"):
+        tune(tmp_path, base, examples(INSTRUCTIONS), config(loss="dpo"))
+
+
+def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:
+    rows = examples(INSTRUCTIONS)
+    tuned = tune(tmp_path / "store", base, rows, config())
+    spec = tuning_spec(config(), Inputs({"base": base, "examples": rows}), tmp_path / "run", 0, 0)
+    tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
+    parts = ExampleBatches(spec).microbatches(3, [0, 1]).values()
+    text = " ".join(tokenizer.decode(tokens.tolist()) for part in parts for tokens in part.tokens)
+    found = trace_tuned(tuned.store, "test", "dev", 3)["rows"]
+    assert all(row["file"] == "rows.jsonl" and INSTRUCTIONS[row["line"] - 1]["id"] == row["id"] for row in found)
+    prompts = Counter(INSTRUCTIONS[row["line"] - 1]["prompt"] for row in found)
+    assert prompts
+    assert prompts == {row["prompt"]: n for row in INSTRUCTIONS if (n := text.count(row["prompt"]))}
+    with pytest.raises(InputError, match="Its steps are 0 to 15"):
+        trace_tuned(tuned.store, "test", "dev", 16)
+
+
+@pytest.mark.soak
+def test_a_killed_run_ends_with_the_same_bytes(base: Artifact, examples: Make, tmp_path: Path) -> None:
+    rows, settings = examples(INSTRUCTIONS), config(lora={"rank": 4}, steps=200, checkpoint_every=10)
+    whole = tune(tmp_path / "whole", base, rows, settings)
+    command = [sys.executable, "-c", RUN, base.store.root, rows.store.root, str(tmp_path / "killed")]
+    stage = subprocess.Popen([*command, settings.model_dump_json()])
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "killed").glob("**/checkpoints/step-00000020")):
+        assert time.monotonic() < deadline
+        assert stage.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.01)
+    stage.kill()
+    stage.wait()
+    again = tune(tmp_path / "killed", base, rows, settings)
+    assert contents(again) == contents(whole)
+
+
+def contents(artifact: Artifact) -> dict[str, str]:
+    return {path: hashlib.sha256(artifact.read(path)).hexdigest() for path in artifact.files()}

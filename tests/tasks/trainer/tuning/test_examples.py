@@ -1,0 +1,122 @@
+"""Batches of a fine-tuning: what is not to be learned gives no gradient, and every step names its rows."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.commit import commit
+from tasks.core.config import Config
+from tasks.core.stage import Output, Report
+from tasks.core.store import Store
+from tasks.formats import examples
+from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec
+from tasks.trainer.loss import IGNORED
+from tasks.trainer.model import build
+from tasks.trainer.tuning.examples import ExampleBatches
+from tasks.trainer.tuning.method import TuningSpec
+from tasks.trainer.withheld import hide
+
+VOCABULARY, EOS, SEQ_LEN = 50, 0, 24
+MODEL = ModelConfig(layers=2, dim=16, heads=2, kv_heads=1)
+
+
+def rows(count: int) -> Iterator[dict[str, object]]:
+    """Examples with a prompt of 2 to 5 tokens, a response of 1 to 4, and end-of-text."""
+    drawn = np.random.default_rng(7)
+    for number in range(count):
+        prompt, response = 2 + number % 4, 1 + number % 3
+        tokens = [*drawn.integers(1, VOCABULARY, prompt + response).tolist(), EOS]
+        learned = [False] * prompt + [True] * (response + 1)
+        found = {"lengths": [len(tokens)], "tokens": tokens, "learned": learned}
+        yield {"line": number + 1, "id": f"row-{number}", **found}
+
+
+def artifact(folder: Path, count: int = 40) -> Artifact:
+    output = Output(Store(str(folder)), ArtifactId("test/examples", "dev"), "by-hand")
+    files = {"part-0": "first.jsonl", "part-1": "second.jsonl"}
+    for name in files:
+        with output.part(name, conserved=False) as part, part.file(f"examples/{name}.arrow") as file:
+            examples.write(file, rows(count))
+    with output.part("summary", conserved=False) as part, part.file(examples.SUMMARY) as file:
+        file.write(json.dumps({"seq_len": SEQ_LEN, "files": files}).encode())
+    return commit(output, "by hand", 1, Config(), [], Report())
+
+
+def spec_of(made: Artifact, **settings: object) -> TrainSpec:
+    return TrainSpec(
+        run=TrainConfig(model=MODEL, steps=9, batch_size=4, microbatch=2),
+        weights={"examples": 1.0},
+        shards=ShardsSpec(store=made.store.root, artifact=str(made.address), content=made.record.content),
+        tuning=TuningSpec(loss="sft", vocab_size=VOCABULARY, eos_id=EOS, seq_len=SEQ_LEN, **settings),
+        plan="",
+        out="",
+    )
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> ExampleBatches:
+    return ExampleBatches(spec_of(artifact(tmp_path)))
+
+
+def test_a_label_is_the_next_token_where_that_is_learned(batches: ExampleBatches) -> None:
+    found = [batches.examples[number] for number in batches.examples.numbers(0)]
+    tokens, labels, documents = batches._row(found)
+    at = 0
+    for number, example in enumerate(found):
+        length = example.lengths[0]
+        assert tokens[at : at + length].tolist() == [EOS, *example.tokens[:-1].tolist()]
+        expected = np.where(example.learned, example.tokens.astype(int), IGNORED)
+        assert labels[at : at + length].tolist() == expected.tolist()
+        assert set(documents[at : at + length].tolist()) == {number}
+        at += length
+    assert set(labels[at:].tolist()) <= {IGNORED}
+    assert at <= SEQ_LEN
+
+
+def test_prompt_tokens_give_no_gradient_exactly(batches: ExampleBatches) -> None:
+    """The gradient is that of the response's labels alone, computed from the logits by another way, to the bit 0."""
+    part = batches.microbatches(0, [0])[0]
+    model = build(MODEL, VOCABULARY, 0)
+    hidden = model.hidden(part.tokens, part.documents)
+    hidden.retain_grad()
+    model.head_loss(hidden, model.head_weight, part.labels).backward()
+    assert hidden.grad is not None
+    unlearned = torch.ones(part.labels.shape, dtype=torch.bool)
+    for row, sequence in enumerate(batches._drawn(0)[0::2]):
+        flags = np.concatenate([batches.examples[number].learned for number in batches.examples.numbers(sequence)])
+        unlearned[row, : len(flags)] = torch.from_numpy(~flags)
+    assert torch.equal(hidden.grad[unlearned], torch.zeros_like(hidden.grad[unlearned]))
+    assert (hidden.grad[~unlearned].abs().sum(dim=-1) > 0).all()
+    logits = model(part.tokens, part.documents)
+    expected = torch.nn.functional.cross_entropy(logits[~unlearned], part.labels[~unlearned], reduction="sum")
+    torch.testing.assert_close(model.loss(part.tokens, part.documents, part.labels), expected)
+
+
+def test_every_sequence_is_read_once_in_an_epoch_and_names_its_rows(batches: ExampleBatches) -> None:
+    count = batches.examples.sequences
+    read = [one for step in range(count // 4 + 1) for one in batches.slices(step)]
+    drawn = list(dict.fromkeys(one["sequence"] for one in read))
+    assert sorted(drawn[:count]) == list(range(count))
+    seen = [one for sequence in range(count) for one in batches.examples.sources(sequence)]
+    assert len({(one["file"], one["line"]) for one in seen}) == len(seen) == 80
+    assert all(one["id"] == f"row-{one['line'] - 1}" for one in seen)
+    assert {one["file"] for one in seen} == {"first.jsonl", "second.jsonl"}
+
+
+def test_a_spoilt_example_is_hidden_and_nothing_else(batches: ExampleBatches) -> None:
+    part, slices = batches.microbatches(0, [0])[0], batches.slices_of(0, 0)
+    gone = [np.arange(len(found)) == 1 for found in slices]
+    after = hide(part, slices, gone, EOS)
+    mine = part.documents == 1
+    learned = part.labels != IGNORED
+    assert (after.labels[mine] == IGNORED).all()
+    assert (after.tokens[mine] == EOS).all()
+    # The end-of-text of the example before is where the hidden one begins, and stays.
+    kept = learned & ~mine
+    assert torch.equal(after.labels[kept], part.labels[kept])
+    assert torch.equal(after.tokens[~mine], part.tokens[~mine])
