@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from tasks.core import npy
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.part import Part
@@ -107,7 +108,7 @@ def parse(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]
         InputError: it is not what the record describes.
     """
     if sha256_of(data) == sha256:
-        sums: NDArray[np.uint64] = np.load(io.BytesIO(data))
+        sums: NDArray[np.uint64] = npy.load(io.BytesIO(data))
         if sums.dtype == np.uint64 and sums.shape == (-(-size // BLOCK),):
             return sums
     raise InputError(f"{where} is damaged: it differs from its artifact's record", REMEDY)

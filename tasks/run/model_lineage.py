@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.model_card import model_card, table
 from tasks.formats.tombstones import Tombstones
@@ -74,8 +72,7 @@ def _funnel(artifacts: Artifacts) -> list[str]:
     documents = artifacts.get("documents")
     if documents is None or "funnel.parquet" not in documents.files(""):
         return []
-    with documents.open("funnel.parquet") as file:
-        rows = totals(pq.read_table(file), ["step", "reason"])
+    rows = totals(documents.table("funnel.parquet"), ["step", "reason"])
     shown = [[row["step"], row["reason"], f"{row['documents']:,}"] for row in rows if row["step"] in STEPS]
     return table(["last step", "reason", "documents"], shown)
 

@@ -49,9 +49,9 @@ def test_what_no_installed_package_brings_breaks_its_own_recipe_alone(recipes: C
     recipes(
         "bad",
         "[annotate]\nsettings.asking.chars = 1\n"
-        '[[extract.files]]\nname = "papers"\nkind = "pdf"\npath = "/data/*.pdf"\n',
+        '[[extract.files]]\nname = "papers"\nkind = "djvu"\npath = "/data/*.djvu"\n',
     )
     kind, settings = sorted(broken_recipes(), reverse=True)
     assert settings.startswith('bad.toml: annotate.settings: no annotator "asking"')
-    assert kind.startswith('bad.toml: extract.files.0.kind: no kind "pdf"')
+    assert kind.startswith('bad.toml: extract.files.0.kind: no kind "djvu"')
     assert [recipe.name for recipe in recipes_for("corpus")] == ["good"]

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core import cache
+from tasks.core import cache, npy
 from tasks.filters.blocklists.address import entry_key
 from tasks.filters.blocklists.sources import Source
 
@@ -62,7 +62,7 @@ def load(sources: Sequence[Source]) -> Index:
         _save(hashes, read[0])
         _save(categories, read[1])
     # Memory-mapped: pages that are never looked up stay on disk, and workers share the rest.
-    return Index(np.load(hashes, mmap_mode="r"), np.load(categories, mmap_mode="r"), names)
+    return Index(npy.load(hashes, mapped=True), npy.load(categories, mapped=True), names)
 
 
 def _content(sources: Sequence[Source]) -> str:

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core import npy
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
@@ -254,7 +255,7 @@ class _FromArtifact:
     artifact: Artifact
 
     def __call__(self, name: str) -> Loaded:
-        return _mapped(self.artifact.local(f"{FOLDER}/{name}"))
+        return npy.load(self.artifact.local(f"{FOLDER}/{name}"), mapped=True)
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ class _FromFolder:
     folder: str
 
     def __call__(self, name: str) -> Loaded:
-        return _mapped(str(Path(self.folder) / name))
+        return npy.load(Path(self.folder) / name, mapped=True)
 
 
 class _Ranges:
@@ -276,8 +277,3 @@ class _Ranges:
         if path not in self._numbers:
             raise FileNotFoundError(path)
         return RangeArray(self._reader, self._numbers[path])
-
-
-def _mapped(path: str) -> NDArray[Any]:
-    mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return mapped.view(np.ndarray)

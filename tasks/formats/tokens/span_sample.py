@@ -11,6 +11,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core import npy
 from tasks.core.errors import InputError
 
 EVERY = 512
@@ -48,7 +49,7 @@ class Sample:
 
     def __init__(self, path: str, suffixes: int, itemsize: int) -> None:
         try:
-            self._keys: NDArray[np.bytes_] = np.load(path, allow_pickle=False)
+            self._keys: NDArray[np.bytes_] = npy.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise InputError(f"{path} is not readable ({error})", "run the stage spans again") from None
         if self._keys.dtype != f"S{_TOKENS * itemsize}" or len(self._keys) != -(-suffixes // EVERY):

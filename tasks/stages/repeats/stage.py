@@ -24,6 +24,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core import npy
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
@@ -61,7 +62,7 @@ def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -
     marked = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), specs_)
     metrics = _metrics(found, marked)
     if "report" not in output.committed:
-        candidates = np.concatenate([np.load(own.local(path)) for path in ranges.beside("candidates").paths("npy")])
+        candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.beside("candidates").paths("npy")])
         with output.part("report", conserved=False) as part:
             report.write(part, config, candidates, report.Shown(inputs, suffixes), metrics)
     for path in (report.PAGE, LONGEST, FREQUENT):

@@ -1,0 +1,58 @@
+"""Arrays are read in several threads at once, whatever the garbage collector does meanwhile."""
+
+import gc
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.core import npy
+
+
+class Cycle:
+    """Garbage that runs Python code when it is collected, where another thread may take over."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+    def __del__(self) -> None:
+        for _ in range(50):
+            pass
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Collects garbage and changes threads as often as Python can."""
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(20)
+    sys.setswitchinterval(1e-6)
+    yield
+    gc.set_threshold(*threshold)
+    sys.setswitchinterval(interval)
+
+
+def test_headers_are_read_in_threads(restless: None) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3, [("shard", "<u4"), ("row", "<u4")]))
+    data, failed = buffer.getvalue(), list[Any]()
+
+    def read(depth: int) -> None:
+        if depth:
+            return read(depth - 1)
+        try:
+            for _ in range(300):
+                Cycle()
+                npy.load(io.BytesIO(data))
+        except SystemError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read, args=(7 * number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
