@@ -188,6 +188,7 @@ def queue(cluster) -> str:
     return "training"
 
 
+@pytest.mark.soak
 @pytest.mark.smoke
 def test_a_gang_waits_in_its_queue_until_it_is_admitted_as_a_whole(run, cluster, queue) -> None:
     if not cluster.queue:

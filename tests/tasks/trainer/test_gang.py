@@ -179,6 +179,7 @@ def test_a_node_that_must_go_takes_the_gang_along_with_a_checkpoint(made: Made, 
     assert checkpoint.steps_at(tmp_path / "0" / "checkpoints") == [steps_done(tmp_path / "0")]
 
 
+@pytest.mark.soak
 def test_nodes_with_other_settings_are_refused_on_both_sides_with_one_cause(made: Made, tmp_path: Path) -> None:
     assert codes(agents(made, tmp_path, ENDLESS, {**ENDLESS, "init_seed": 1})) == [2, 2]
     for node in ("0", "1"):

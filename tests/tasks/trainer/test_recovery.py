@@ -230,6 +230,7 @@ def train(made: Made, store: Store, config: TrainConfig, fate: Fate | None = Non
     return commit(output, "train", 1, config, [], report)
 
 
+@pytest.mark.soak
 def test_a_run_that_moves_from_machine_to_machine_ends_with_the_bytes_of_one_that_stayed(
     made: Made, remote: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

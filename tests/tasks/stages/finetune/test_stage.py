@@ -88,6 +88,7 @@ def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(
     model_file.load_model(Path(made.local("model.json")), Path(made.local("merged/model.safetensors")))
 
 
+@pytest.mark.soak
 def test_a_model_is_tuned_further(base: Artifact, examples: Make, tmp_path: Path) -> None:
     taught = tune(tmp_path / "1", base, examples(INSTRUCTIONS), config(lora={"rank": 4}))
     again = tune(tmp_path / "2", taught, examples(INSTRUCTIONS), config(base="test/finetuned@dev", steps=2))

@@ -39,6 +39,7 @@ def place(monkeypatch: pytest.MonkeyPatch, **layout: int) -> None:
     monkeypatch.setenv(RANKS, str(made.ranks))
 
 
+@pytest.mark.soak
 def test_a_sharded_run_that_is_killed_and_goes_on_in_another_layout_makes_the_artifact_of_one_rank(
     made: Made, alone: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
