@@ -214,6 +214,10 @@ class Artifact(ArtifactFolder):
         files = content_of(self.parts, self.only) if self.only else ""
         return InputRef(role=role, address=address, fingerprint=record.fingerprint, content=record.content, files=files)
 
+    def names(self, folder: str) -> list[str]:
+        """Returns the names of the Parquet files in a folder ("documents/"), without folder and ending, sorted."""
+        return [path.removeprefix(folder).removesuffix(".parquet") for path in self.files(folder)]
+
     def restricted(self, prefixes: tuple[str, ...]) -> "Artifact":
         """Returns the artifact with only the files whose paths begin with one of `prefixes`."""
         return Artifact(self.store, self.address, self.record, prefixes)

@@ -2,7 +2,7 @@
 
 NumPy parses the header as a Python literal, and before Python 3.12 that fails where two threads do it at once: a
 garbage collection in the middle that runs Python code lets the other thread in, and the parser ends with "SystemError:
-AST constructor recursion depth mismatch" (python/cpython issue 106905). Loaders read plans and checksums in threads.
+AST constructor recursion depth mismatch" (gh-106905 of CPython). Loaders read plans and checksums in threads.
 """
 
 import threading

@@ -68,7 +68,8 @@ COPIES = pa.schema(
 class IndexPart(Config):
     """One part: the artifact with its files, its name there, the number of its documents.
 
-    `content` is the hash of that artifact's content; "" where it is the index itself.
+    `content` is the hash of that artifact's content; "" of the part of an index that it has written itself, whose files
+    are those of the index wherever it was adopted.
     """
 
     artifact: str
@@ -111,12 +112,10 @@ class DedupIndex:
             InputError: an artifact with parts of it is gone or has changed since.
         """
         manifest = Manifest.model_validate(json.loads(artifact.folder.read(FILE)))
-        own = (str(artifact.address), artifact.folder)
-        found = {own[0]: own[1]}
-        for part in manifest.parts:
-            if part.artifact not in found:
-                found[part.artifact] = _opened(artifact, part)
-        return cls(manifest, tuple(found[part.artifact] for part in manifest.parts), artifact.store)
+        found = {part.artifact: part for part in manifest.parts if part.content}
+        folders = {address: _opened(artifact, part) for address, part in found.items()}
+        of_parts = (folders[part.artifact] if part.content else artifact.folder for part in manifest.parts)
+        return cls(manifest, tuple(of_parts), artifact.store)
 
     @property
     def count(self) -> int:

@@ -4,6 +4,7 @@ import hashlib
 
 import pyarrow as pa
 
+from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 
 DOCUMENT = pa.schema(
@@ -40,6 +41,14 @@ REJECTED = pa.schema(
 """A row of the input that gave no document."""
 
 _IDS = b"ids"
+
+
+def parts_of(extracted: Artifact) -> list[str]:
+    """Returns the names of the parts of an artifact of documents; raises InputError where there is none."""
+    names = extracted.names("documents/")
+    if not names:
+        raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
+    return names
 
 
 def document_id(url: str, payload_digest: str) -> str:

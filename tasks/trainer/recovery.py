@@ -11,8 +11,8 @@ the next location, and only then by an older step. What is wrong with a location
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.core.errors import InputError, SluiceError, SupersededError, TransientError
@@ -22,6 +22,7 @@ from tasks.trainer import checkpoint, milestones
 from tasks.trainer.copies import CopyLocation
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
+from tasks.trainer.fence import Fence
 from tasks.trainer.locations import Location, Milestones, Scratch
 from tasks.trainer.metrics import FILE, proven_steps
 from tasks.trainer.place_config import CheckpointLocations
@@ -165,6 +166,21 @@ class Recovery:
         except (TransientError, OSError) as error:
             log.warning("[%s] milestones are late: %s", self.output.address, error)
         self._copy(last=False)
+
+    @contextmanager
+    def guarding(self, fence: Fence) -> Iterator[None]:
+        """Runs a training; where it fails, usually by SIGTERM, pushes its last state, so that another machine resumes.
+
+        An attempt that a later one has overtaken pushes nothing, and leaves its folder to that one.
+        """
+        try:
+            yield
+        except SupersededError:
+            fence.leave()
+            raise
+        except BaseException:
+            self.push(last=True)
+            raise
 
     def push(self, last: bool = False) -> None:
         """Copies the newest checkpoint to every location that is due, and waits; errors do not fail the run.

@@ -17,7 +17,7 @@ from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError, SupersededError
+from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Plan
@@ -103,14 +103,8 @@ def _train(spec: TrainSpec, output: Output, recovery: Recovery, fence: Fence) ->
         if step % spec.run.checkpoint_every == 0:
             recovery.push()
 
-    try:
+    with recovery.guarding(fence):
         train_local(spec, follow, check=fence.check_now_and_then)
-    except SupersededError:
-        fence.leave()
-        raise
-    except BaseException:
-        recovery.push(last=True)
-        raise
 
 
 def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan) -> dict[str, float]:

@@ -32,10 +32,10 @@ VERSION = 1
 def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Cuts all kept documents; raises InputError where there is none."""
     documents, extracted = inputs["documents"], inputs["extracted"]
-    names = [path.removeprefix(KEPT).removesuffix(".parquet") for path in documents.files(KEPT)]
+    names = documents.names(KEPT)
     taken_down = tuple(one.folder for one in inputs.many("takedowns")) if "takedowns" in inputs else ()
     job = Job(config, documents.folder, extracted.folder, inputs["tokenizer"].folder, taken_down)
-    paged = {path.removeprefix("layout/").removesuffix(".parquet") for path in extracted.files("layout/")}
+    paged = {*extracted.names("layout/")}
     runs = Buckets("runs", len(names))
     own = ArtifactFolder(output.store, output.address, output.address.path)
     specs = [

@@ -156,12 +156,12 @@ class AlignedInputs:
 
     def names(self) -> list[str]:
         """Returns the part names of all inputs; raises InputError if they differ."""
-        documents = _names(self.extracted, "documents/")
+        documents = self.extracted.names("documents/")
         measured = ((group, f"{KIND}/") for group in self.groups.values())
         looked_for = ((self.contamination, f"{CONTAMINATION}/"), (self.paragraphs, f"{PARAGRAPHS}/"))
         looked_at = [(artifact, folder) for artifact, folder in looked_for if artifact]
         for artifact, folder in (*measured, (self.duplicates, "duplicates/"), *looked_at):
-            if _names(artifact, folder) != documents:
+            if artifact.names(folder) != documents:
                 raise InputError(
                     f"{artifact.address} has other parts than {self.extracted.address}",
                     "run the stage that makes it on these documents again",
@@ -187,7 +187,7 @@ class AlignedInputs:
 
     def numbered(self) -> list[Numbered]:
         """Returns all parts with documents, those of the dedup index first, as dedup has numbered them."""
-        earlier = [Numbered(number, name, True) for number, name in enumerate(_names(self.duplicates, "earlier/"))]
+        earlier = [Numbered(number, name, True) for number, name in enumerate(self.duplicates.names("earlier/"))]
         return [*earlier, *(Numbered(number, name, False) for number, name in enumerate(self.names(), len(earlier)))]
 
     def measured(self, name: str) -> pa.Schema:
@@ -218,7 +218,3 @@ def _without(found: pa.StructArray, failed_on: pa.BooleanArray) -> pa.StructArra
     """Returns attributes with nulls where any annotator failed; the fields of a null struct keep their values."""
     fields = [found.field(index) for index in range(found.type.num_fields)]
     return pa.StructArray.from_arrays(fields, fields=list(found.type), mask=pc.or_(failed_on, pc.is_null(found)))
-
-
-def _names(artifact: Artifact, folder: str) -> list[str]:
-    return [path.removeprefix(folder).removesuffix(".parquet") for path in artifact.files(folder)]

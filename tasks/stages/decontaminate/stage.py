@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.core.store import Store
+from tasks.formats.documents import parts_of
 from tasks.stages.decontaminate import index as evaluation_index
 from tasks.stages.decontaminate import report
 from tasks.stages.decontaminate.config import DecontaminateConfig
@@ -59,9 +59,7 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
         InputError: there is no document, or a set cannot be read (see `items.read_items`).
     """
     extracted = inputs["extracted"]
-    names = [path.removeprefix("documents/").removesuffix(".parquet") for path in extracted.files("documents/")]
-    if not names:
-        raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
+    names = parts_of(extracted)
     store, folder = output.store, output.address.path
     if "index" not in output.committed:
         found = evaluation_index.build(config, (item for one in config.sets for item in read_items(one)))

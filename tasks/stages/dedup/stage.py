@@ -46,6 +46,7 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup_index import index_of
+from tasks.formats.documents import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.formats.tombstones import tombstones_of
@@ -101,18 +102,12 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
 
 
 def _common_parts(extracted: Artifact, scores: Artifact) -> list[str]:
-    names = _names(extracted, "documents/")
-    if not names:
-        raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
-    if names != _names(scores, f"{KIND}/"):
+    names = parts_of(extracted)
+    if names != scores.names(f"{KIND}/"):
         raise InputError(
             f"{scores.address} has other parts than {extracted.address}", "run annotate on these documents again"
         )
     return names
-
-
-def _names(artifact: Artifact, folder: str) -> list[str]:
-    return [path.removeprefix(folder).removesuffix(".parquet") for path in artifact.files(folder)]
 
 
 class _Passes:

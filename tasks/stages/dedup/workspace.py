@@ -53,7 +53,10 @@ class Workspace:
         return sorted_runs.read_bucket(self.own, runs.paths(), dtype, number, count)
 
     def bucket_of_documents(self, folder: str, number: int, count: int) -> NDArray[np.void]:
-        """Returns the records of bucket `number` of `count`: of this version, and of the index if as keyed."""
+        """Returns the records of bucket `number` of `count`: this version's, and those of the index with their keys.
+
+        What is taken down is left out of those of the index.
+        """
         paths = [f"{folder}/{name}.bin" for name in self.names()]
         new = sorted_runs.read_bucket(self.own, paths, RUNS[folder], number, count)
         if not self.index.count:

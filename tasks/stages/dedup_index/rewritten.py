@@ -21,12 +21,15 @@ _GONE = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("row", 
 
 def gone_part(work: Work, part: Part, number: int) -> None:
     """Writes what leaves one part: what is taken down, and what this version replaces; runs on a worker."""
-    names, gone = work.before.names(number), np.zeros(work.before.manifest.parts[number].documents, np.bool_)
-    if work.takedowns:
-        gone |= work.takedowns.mask(names)
-    gone[_replaced(work, number).column("row").to_numpy()] = True
-    rows = np.flatnonzero(gone)
-    part.table(GONE, pa.table([names.column("id").take(pa.array(rows)), pa.array(rows)], schema=_GONE))
+    replaced = _replaced(work, number)
+    if not work.takedowns:  # the names of a whole part are read for takedowns alone
+        part.table(GONE, replaced.select(_GONE.names).cast(_GONE))
+        return
+    names = work.before.names(number)
+    gone = work.takedowns.mask(names)
+    gone[replaced.column("row").to_numpy()] = True
+    rows = pa.array(np.flatnonzero(gone))
+    part.table(GONE, pa.table([names.column("id").take(rows), rows], schema=_GONE))
 
 
 def rewritten_part(work: Work, part: Part, numbers: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ and, while it runs, `gone/<part>.parquet`: the ids of what leaves a part of the 
 
 A part of the index before is written again where a document leaves it (replaced or taken down), or a copy in it returns
 or is without its keeper now; and where it is merged with its neighbours. All others stay where they are: a version
-costs what its own documents cost, and a look at the ids of the index where there are takedowns.
+costs what its own documents cost, a look at the copies in the index, and one at its ids where there are takedowns.
 """
 
 import json
@@ -20,6 +20,7 @@ from functools import partial
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, PartSpec, Report
 from tasks.formats.dedup_index import FILE, DedupIndex, IndexPart, Manifest, index_of, refs_to
+from tasks.formats.documents import parts_of
 from tasks.formats.returned import is_returned
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup_index.added import added_part
@@ -38,7 +39,7 @@ def run(config: DedupIndexConfig, inputs: Inputs, output: Output, engine: Engine
     """
     before, own = index_of(inputs), str(output.address)
     extracted = inputs["extracted"]
-    names = [path.removeprefix("documents/").removesuffix(".parquet") for path in extracted.files("documents/")]
+    names = parts_of(extracted)
     folders = (extracted.folder, inputs["duplicates"].folder, inputs["documents"].folder)
     returned = tuple(filter(is_returned, names))
     work = Work(*folders, output.store, output.address, before, tombstones_of(inputs), returned)

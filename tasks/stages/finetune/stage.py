@@ -15,7 +15,6 @@ from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
-from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.examples import Examples
 from tasks.formats.tokens import marks
@@ -51,14 +50,8 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
         if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
             recovery.keep_up(step)
 
-    try:
+    with recovery.guarding(fence):
         train_local(spec, follow, check=fence.check_now_and_then)
-    except SupersededError:
-        fence.leave()
-        raise
-    except BaseException:
-        recovery.push(last=True)
-        raise
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / FILE)
     milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, PartSpec, Report
+from tasks.formats.documents import parts_of
 from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.stages.paragraphs import report
 from tasks.stages.paragraphs.config import ParagraphsConfig
@@ -43,9 +43,7 @@ VERSION = 2
 def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Looks for repeated paragraphs in all documents; raises InputError where there is no document."""
     extracted = inputs["extracted"]
-    names = [path.removeprefix("documents/").removesuffix(".parquet") for path in extracted.files("documents/")]
-    if not names:
-        raise InputError(f"{extracted.address} holds no documents", "look at its rejected/ for the reasons")
+    names = parts_of(extracted)
     own = ArtifactFolder(output.store, output.address, output.address.path)
     runs = Buckets("runs", len(names))
     specs = [PartSpec(f"scan-{name}", (name, path)) for name, path in zip(names, runs.paths(), strict=True)]

@@ -92,12 +92,11 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         monitor.tick()
 
     try:
-        train_local(spec, follow, gang=Gang.from_environment(), check=check)
+        with recovery.guarding(fence):
+            train_local(spec, follow, gang=Gang.from_environment(), check=check)
     except SupersededError:
-        fence.leave()
         raise
     except BaseException as error:
-        recovery.push(last=True)  # usually SIGTERM: the saved run can resume on another machine
         monitor.send_page(error)
         raise
     recovery.publish(config.steps)

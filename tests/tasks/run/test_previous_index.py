@@ -44,6 +44,21 @@ def test_all_stages_of_a_version_read_the_index_of_the_one_before_and_an_experim
     assert all(result.skipped for result in again.values())
 
 
+def test_an_index_that_was_adopted_is_read_as_the_one_that_has_its_files(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
+    run(recipe, "1")
+    assert all(result.skipped for result in run(recipe, "1-same", "1").values())
+    (tmp_path / "books" / "new.txt").write_text("the and of " + " ".join(f"new{place}" for place in range(90)) + ".\n")
+    second = run(recipe, "2")
+    assert read_by(recipe, "dedup_index", "2") == ["smoke/dedup_index@1-same"]
+    assert second["dedup_index"].metrics["added"] == 1
+    third = run(recipe, "3")
+    assert (third["dedup_index"].metrics["added"], third["dedup_index"].metrics["documents"]) == (
+        0,
+        second["dedup_index"].metrics["documents"],
+    )
+
+
 def test_the_audit_of_takedowns_looks_into_the_index_and_the_next_version_frees_it(tmp_path: Path) -> None:
     recipe = small_recipe(tmp_path).override({"dedup_index.enabled": True})
     run(recipe, "1")
