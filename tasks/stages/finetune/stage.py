@@ -15,6 +15,7 @@ from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
+from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.examples import Examples
 from tasks.formats.tokens import marks
@@ -111,6 +112,8 @@ def _describe_run(config: FinetuneConfig, spec: TrainSpec, examples: Examples) -
 def _report(config: FinetuneConfig, examples: Examples, metrics: list[dict[str, Any]]) -> Report:
     """Returns the report: the mean loss over the first and the last twentieth of the steps, and the epochs."""
     losses = [line["loss"] for line in metrics if line["loss"] is not None]
+    if not losses:
+        raise InputError("every step was skipped", "read the reasons in the log; a lower [finetune.optim] lr may help")
     some = max(1, len(losses) // 20)
     first, last = (sum(few) / len(few) for few in (losses[:some], losses[-some:]))
     epochs = config.steps * config.batch_size / examples.sequences
