@@ -103,20 +103,26 @@ def curve(losses: list[float], width: int = WIDTH) -> str:
 
 
 def traced(artifacts: RunArtifacts) -> Iterator[str]:
-    """Yields one crawled page with the steps and checkpoints that saw it."""
-    url = page_to_trace(artifacts)
-    found = trace(artifacts.store, artifacts.recipe, artifacts.version, url)
-    yield from render(found).splitlines()
+    """Yields one crawled page with the steps and checkpoints that saw it.
+
+    The page is the longest kept one of the web that a step read: the longest of all may stand in the validation
+    split, which is drawn by the hash of a document's id.
+    """
+    for url in longest_pages(artifacts):
+        found = trace(artifacts.store, artifacts.recipe, artifacts.version, url)
+        if any(document["steps"] for document in found["documents"]):
+            yield from render(found).splitlines()
+            return
 
 
-def page_to_trace(artifacts: RunArtifacts) -> str:
-    """Returns the URL of the longest kept page of the web: the same at every call."""
+def longest_pages(artifacts: RunArtifacts) -> list[str]:
+    """Returns the URLs of the kept pages of the web, the longest first: the same order at every call."""
     documents = artifacts.artifact("documents")
     pages = []
     for path in documents.files("kept/"):
         rows = documents.table(path, ["source", "url", "text"]).to_pylist()
         pages += [(-len(row["text"]), row["url"]) for row in rows if row["source"] == "web"]
-    return str(min(pages)[1])
+    return [url for _, url in sorted(pages)]
 
 
 def times(dag_runs: list[DagRunStatus]) -> Iterator[str]:
