@@ -25,15 +25,13 @@ from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate import task_report
 from tasks.stages.evaluate.contamination import learned
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file
-from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
+from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
@@ -41,6 +39,7 @@ from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.scoring import score_tasks
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import Transformer
 
@@ -61,20 +60,16 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     step = milestones(checkpoint)[-1]
     model, described = load(checkpoint, step)
     tokenizer = Tokenizer.from_str(matching_tokenizer(inputs["tokenizer"], described))
-    sources = [source for source in shards.sources if shards.n_documents(source, HELDOUT)]
-    if not sources:
-        raise InputError(f"{inputs['shards'].address} has no held-out document", "raise encode.heldout_share")
-    unigram = unigram_bits(shards)
-    documents = {source: heldout(shards, source, config.max_tokens) for source in sources}
-    for number, source in enumerate(sources):
-        output.progress(number, len(sources), f"scoring {len(documents[source])} documents of {source}")
+    documents, unigram = of_sources(shards, config.max_tokens), unigram_bits(shards)
+    for number, source in enumerate(documents):
+        output.progress(number, len(documents), f"scoring {len(documents[source])} documents of {source}")
         if source not in output.committed:
             with output.part(source) as part:
                 bits = document_bits(
                     model, documents[source], described["eos_id"], described["seq_len"], config.batch_windows
                 )
                 _write(part, documents[source], bits, unigram)
-    scores = summarise({source: output.committed[source] for source in sources}, step)
+    scores = summarise({source: output.committed[source] for source in documents}, step)
     if "contamination" in inputs:
         scores["contamination"] = learned(inputs["contamination"], checkpoint)
     if config.tasks:
