@@ -10,6 +10,8 @@ Where the recipe has tasks, scores the last milestones on them (`scoring`), too,
 [{task, kind, step, shots, items, metrics {metric: {value, stderr}}, decision_metric, contamination}], by step and task;
 `contamination` is {items, documents}, or null where the items were not looked for. `tasks.md` is the same for people;
 in MLflow with `tasks.png`, and each metric by step.
+Where the recipe names replicas, reads their scores, too, and adds `seeds` (`seeds.spread`). Where it does, or the run
+has measured held-out text itself, `heldout.md` has both for people; in MLflow with `heldout.png`.
 """
 
 import json
@@ -27,8 +29,9 @@ from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.stages.evaluate import task_report
+from tasks.stages.evaluate import heldout_report, task_report
 from tasks.stages.evaluate.contamination import learned
+from tasks.stages.evaluate.seeds import contents, spread
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file
 from tasks.trainer.bpb import document_bits, use_threads
@@ -74,16 +77,31 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
         scores["contamination"] = learned(inputs["contamination"], checkpoint)
     if config.tasks:
         scores["tasks"] = _tasks(config, checkpoint, tokenizer, scores.get("contamination", {}).get("sets", {}), output)
+    if config.replicas:
+        others = contents([inputs[role].ref(role) for role in ("shards", "tokenizer")])
+        others |= contents(inputs.external.values())
+        scores["seeds"] = spread(scores, inputs.many("replicas"), config, others, checkpoint)
+    curve = heldout_report.curve_of(checkpoint)
+    tables = _tables(config, scores, curve)
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
             _write_json(part, "scores.json", scores)
             _write_json(part, "samples.json", _samples(model, described, tokenizer, documents))
-            if config.tasks:
-                with part.file("tasks.md") as file:
-                    file.write(task_report.markdown(scores["tasks"]).encode())
-    if config.tasks:
-        _show_tasks(scores["tasks"], output)
+            for name, content in tables.items():
+                with part.file(name) as file:
+                    file.write(content)
+    _show(scores, curve, tables, output)
     return _report(scores)
+
+
+def _tables(config: EvaluateConfig, scores: dict[str, Any], curve: heldout_report.Curve) -> dict[str, bytes]:
+    """Returns the tables for people, by name of their file."""
+    found = {}
+    if config.tasks:
+        found["tasks.md"] = task_report.markdown(scores["tasks"], scores.get("seeds")).encode()
+    if curve or config.replicas:
+        found["heldout.md"] = heldout_report.markdown(scores, curve).encode()
+    return found
 
 
 def milestones(checkpoint: Artifact) -> list[int]:
@@ -122,13 +140,18 @@ def _tasks(
     ]
 
 
-def _show_tasks(scores: list[dict[str, Any]], output: Output) -> None:
-    """Sends table, figure and the metrics of every step to the tracker."""
-    for step in sorted({score["step"] for score in scores}):
-        mine = [score for score in scores if score["step"] == step]
+def _show(scores: dict[str, Any], curve: heldout_report.Curve, tables: dict[str, bytes], output: Output) -> None:
+    """Sends tables, figures and the metrics of every step to the tracker."""
+    tasks, title = scores.get("tasks", []), str(output.address)
+    for step in sorted({score["step"] for score in tasks}):
+        mine = [score for score in tasks if score["step"] == step]
         output.log_metrics(step, dict(task_report.metrics(mine, "task_by_step")))
-    output.log_file("tasks.md", task_report.markdown(scores).encode())
-    output.log_file("tasks.png", task_report.draw(scores, str(output.address)))
+    for name, content in tables.items():
+        output.log_file(name, content)
+    if tasks:
+        output.log_file("tasks.png", task_report.draw(tasks, title, scores.get("seeds")))
+    if "heldout.md" in tables:
+        output.log_file("heldout.png", heldout_report.draw(scores, curve, title))
 
 
 def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
@@ -182,6 +205,8 @@ def _report(scores: dict[str, Any]) -> Report:
     metrics = {name: scores[name] for name in ("bpb", "unigram_bpb", "gain")}
     for source, score in scores["sources"].items():
         metrics[f"bpb/{source}"] = score["bpb"]
+    for row in scores.get("seeds", {}).get("rows", ()):
+        metrics[f"sd_over_seeds/{row['kind']}/{row['name']}/{row['metric']}"] = row["sd"]
     metrics |= task_report.metrics([score for score in scores.get("tasks", []) if score["step"] == scores["step"]])
     note = f"{scores['bpb']:.3f} bits per byte, {scores['gain']:.0%} below the unigram model"
     for name, count in scores.get("contamination", {}).get("sets", {}).items():

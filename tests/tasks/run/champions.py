@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
-from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe, find_recipe
@@ -14,6 +13,7 @@ from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.tokens.config import EncodeConfig
+from tasks.trainer.config import TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
 from tests.tasks.trainer.small_run import small_config
@@ -44,18 +44,19 @@ class Champions(NamedTuple):
             self.run(stage, version, mlflow, **changes)
         return self.decision(version)
 
-    def checkpoint(self, version: str, step: int) -> None:
-        """Makes the milestone of a step the checkpoint of a version."""
+    def checkpoint(self, version: str, step: int, **settings: Any) -> None:
+        """Makes the milestone of a step the checkpoint of a version, as if it had been trained with `settings`."""
         trained = Artifact.open_at(self.store, ArtifactId("test/trained", "dev"))
         about = {**json.loads(trained.read("run.json")), "checkpoint_steps": [step], "steps": step}
         weights = f"checkpoints/step-{step:08d}/model.safetensors"
         files = {"run.json": json.dumps(about).encode(), weights: trained.read(weights)}
+        files |= {path: trained.read(path) for path in trained.files("steps/")[: step // STEPS[0]]}
         output = Output(self.store, ArtifactId("test/checkpoint", version), f"{step:064d}")
         with output.part("model", conserved=False) as part:
             for name, content in {**files, "model.json": trained.read("model.json")}.items():
                 with part.file(name) as file:
                     file.write(content)
-        commit(output, "train", 2, Config(), trained.record.inputs, Report())
+        commit(output, "train", 2, training(**settings), trained.record.inputs, Report())
 
     def decision(self, version: str) -> dict[str, Any]:
         """Returns the content of `champion.json`."""
@@ -68,6 +69,13 @@ class Champions(NamedTuple):
     def artifact(self, kind: str, version: str) -> Artifact:
         """Opens an artifact of the recipe."""
         return Artifact.open_at(self.store, ArtifactId(f"test/{kind}", version))
+
+
+def training(**settings: Any) -> TrainConfig:
+    """Returns the settings of the training."""
+    usual = {"mixture": {"web": 0.25, "code": 0.5, "my-books": 0.25}, "steps": STEPS[-1], "milestones": 10,
+             "checkpoint_every": STEPS[-1], "heldout": {"every": STEPS[0], "max_tokens": 500}}  # fmt: skip
+    return small_config(**{**usual, **settings})
 
 
 def recipe_in(folder: Path, **settings: Any) -> Recipe:
@@ -89,8 +97,6 @@ def recipe_in(folder: Path, **settings: Any) -> Recipe:
 def champions_in(folder: Path) -> Champions:
     """Makes the tokens, and trains once."""
     tokens = tokens_in(folder, corpus(240), encode=EncodeConfig(heldout_share=0.25), version=FIRST)
-    config = small_config(mixture={"web": 0.25, "code": 0.5, "my-books": 0.25}, steps=STEPS[-1], milestones=10,
-                          checkpoint_every=STEPS[-1])  # fmt: skip
-    run_stage_in(folder, "tasks.stages.train.stage", config, {"shards": tokens.shards, "plan": tokens.plan},
-                 kind="trained")  # fmt: skip
+    inputs = {"shards": tokens.shards, "plan": tokens.plan}
+    run_stage_in(folder, "tasks.stages.train.stage", training(), inputs, kind="trained")  # type: ignore[arg-type]
     return Champions(Store(str(folder)), recipe_in(folder))

@@ -83,13 +83,15 @@ def test_a_champion_that_is_gone_is_named_with_what_to_do(champions: Champions) 
         champions.run("compare", "v2")
 
 
-def test_a_guarded_name_that_nothing_has_is_refused_before_anything_is_scored(champions: Champions) -> None:
+def test_a_guarded_source_without_held_out_text_is_refused_before_anything_is_scored(champions: Champions) -> None:
     champions.judge("v1", YOUNG)
     champions.checkpoint("v2", OLD)
     for stage in JUDGED[:2]:
         champions.run(stage, "v2")
-    with pytest.raises(InputError, match='guarded: no source with held-out text and no task is called "wib"'):
-        champions.run("compare", "v2", promote__guarded=["wib"])
+    files = [{"name": name, "kind": "text", "path": "/nowhere/*"} for name in ("code", "new")]
+    with pytest.raises(InputError, match='guarded: no source with held-out text and no task is called "new"'):
+        champions.run("compare", "v2", promote__guarded=["new"], extract__files=files)
+    assert not champions.store.list("test/comparison/v2")
 
 
 def test_a_killed_comparison_ends_with_the_same_bytes(begun: Champions, champions: Champions, tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def test_a_source_of_texts_or_of_a_mixture_that_the_recipe_has_not_is_refused_wi
 def test_what_a_new_champion_must_not_lose_is_a_source_or_a_task() -> None:
     task = {"name": "quiz", "kind": "cloze", "path": "/data/quiz.jsonl", "prompt": "{{text}}"}
     changes = {"evaluate.tasks": [task], "promote.guarded": ["web", "quiz"]}
-    assert DEMO.override(changes).promote.guarded == ("web", "quiz")
+    recipe = DEMO.override(changes)
+    assert recipe.promote.guarded == ("web", "quiz")
+    assert Recipe.from_text(recipe.text) == recipe, "as a pod reads it"
     said = refused({**changes, "promote.guarded": ["quis"]})
     assert said == 'override: promote.guarded: the recipe has no source and no task "quis". Did you mean "quiz"?'
 
