@@ -21,6 +21,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.stages.evaluate import stage
+from tasks.stages.promote.config import PromoteConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation import scoring, task_metrics
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
@@ -259,9 +261,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None
 
 def test_the_settings_in_the_documentation_are_valid() -> None:
     text = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
-    (block,) = re.findall(r"```toml\n(.*?)```", text, re.S)
-    kinds = [task.kind for task in parse(EvaluateConfig, tomllib.loads(block)["evaluate"], "evaluation.md").tasks]
-    assert kinds == ["multiple_choice", "cloze", "generate"]
+    blocks = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
+    sections = {"evaluate": EvaluateConfig, "promote": PromoteConfig, "train": TrainConfig}
+    found = [(name, parse(sections[name], given, "evaluation.md")) for block in blocks for name, given in block.items()]
+    assert [name for name, _ in found] == ["evaluate", "train", "evaluate", "promote"]
+    assert [task.kind for task in found[0][1].tasks] == ["multiple_choice", "cloze", "generate"]  # type: ignore[attr-defined]
 
 
 def test_a_small_model_is_judged_by_bits_per_byte_and_a_large_one_by_what_it_gets_right() -> None:
