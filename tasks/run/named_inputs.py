@@ -33,11 +33,15 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
     """
     found: Found = {}
     for role, field in stage.named.items():
-        if not (name := getattr(config, field)):
+        if not (given := getattr(config, field)):
             continue
-        address = ArtifactId.parse(name)
+        setting = f"{stage.section}.{field}"
+        if not isinstance(given, str):
+            found[role] = [_opened(store, setting, ArtifactId.parse(name), own) for name in given]
+            continue
+        address = ArtifactId.parse(given)
         if address.version != PREVIOUS:
-            found[role] = _opened(store, f"{stage.section}.{field}", address, own)
+            found[role] = _opened(store, setting, address, own)
         elif previous := _previous(store, role, address.name, own):
             found[role] = previous
     return found
@@ -45,7 +49,7 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
 
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
     """Returns the roles whose artifact is chosen when the run begins, and not by its settings."""
-    return [role for role, field in stage.named.items() if getattr(config, field).endswith(f"@{PREVIOUS}")]
+    return [role for role, field in stage.named.items() if str(getattr(config, field)).endswith(f"@{PREVIOUS}")]
 
 
 def _opened(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:

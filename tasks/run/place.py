@@ -184,7 +184,7 @@ class Place(Config):
     """Processes for part-wise stages where no Dask cluster is used; below 2: the stage's own process."""
 
     ask_human: bool = False
-    """A person must approve the decided mixture in the Airflow UI before training begins."""
+    """A person must approve in the Airflow UI the decided mixture before training begins, and each new champion."""
 
     dask: DaskPlace = DaskPlace()
     train: TrainPlace = TrainPlace()

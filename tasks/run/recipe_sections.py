@@ -12,10 +12,12 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.perplexity.config import PerplexityConfig
+from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.evaluation.config import EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Sections:
     pack: PackConfig | None = None
     canary: CanaryConfig | None = None
     train: TrainConfig | None = None
+    evaluate: EvaluateConfig | None = None
+    promote: PromoteConfig | None = None
 
 
 READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
@@ -60,5 +64,7 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "pack": (PackConfig, ("by", "leave_out_repeats")),
     "canary": (CanaryConfig, ("current", "target", "guarded")),
     "train": (TrainConfig, ("mixture", "anneal", "replay")),
+    "evaluate": (EvaluateConfig, ("tasks",)),
+    "promote": (PromoteConfig, ("guarded",)),
 }
 """Class of each section, and the fields that the checks read."""

@@ -1,12 +1,14 @@
 """Text generation: one token after the other, greedy or sampled.
 
-The whole context is read again for every token: sufficient for the short texts of a demonstration.
+What a token attends to is kept (`decoding`), as long as the whole text is in the context; from there on the last tokens
+are read again for every new one.
 """
 
 import torch
 from pydantic import Field
 
 from tasks.core.config import Config
+from tasks.trainer.decoding import Decoding
 from tasks.trainer.model import Transformer
 
 
@@ -34,10 +36,12 @@ def continuation(model: Transformer, prompt: list[int], eos_id: int, context: in
     """
     generator = torch.Generator().manual_seed(sampling.seed)
     tokens = [eos_id, *prompt]
+    read: Decoding | None = None
     for _ in range(sampling.max_tokens):
-        seen = torch.tensor([tokens[-context:]])
-        hidden = model.hidden(seen, torch.zeros_like(seen))[0, -1]
-        logits = (model.head_weight @ hidden).float()
+        if read is None or len(tokens) > context:
+            # The first tokens leave the context with every new one, so that all positions change.
+            read = Decoding(model, [tokens[-context:]], max(0, context - len(tokens)))
+        logits = read.logits()[0]
         if sampling.temperature == 0:
             chosen = int(logits.argmax())
         else:
@@ -46,4 +50,6 @@ def continuation(model: Transformer, prompt: list[int], eos_id: int, context: in
         if chosen == eos_id:
             break
         tokens.append(chosen)
+        if len(tokens) <= context:
+            read.append([chosen])
     return tokens[1 + len(prompt) :]

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
+from tasks.trainer.decoding import Decoding
 from tasks.trainer.model import Transformer
 
 
@@ -92,8 +93,6 @@ class Scorer:
     def greedy(self, prompts: Sequence[str], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
         """Returns the likeliest continuation of each prompt, up to end-of-text or the first text of `stop`, without it.
 
-        Every token is a forward pass over the whole sequence.
-
         Raises:
             InputError: `max_new_tokens` leaves no room for a prompt.
         """
@@ -109,23 +108,22 @@ class Scorer:
         return [found[number] for number in range(len(begun))]
 
     def _continued(self, begun: list[list[int]], max_new_tokens: int, stop: Sequence[str]) -> list[str]:
-        rows, texts = [list(tokens) for tokens in begun], [""] * len(begun)
-        going = list(range(len(rows)))
-        for _ in range(max_new_tokens):
-            hidden = self._hidden([rows[row] for row in going])
-            last = torch.stack([hidden[place, len(rows[row]) - 1] for place, row in enumerate(going)])
-            chosen = F.linear(last, self.model.head_weight).float().argmax(dim=-1).tolist()
+        more, texts = [list[int]() for _ in begun], [""] * len(begun)
+        going, read = list(range(len(begun))), Decoding(self.model, begun, max_new_tokens)
+        for count in range(1, max_new_tokens + 1):
             still = []
-            for row, token in zip(going, chosen, strict=True):
+            for place, (row, token) in enumerate(zip(going, read.logits().argmax(dim=-1).tolist(), strict=True)):
                 if token == self.eos_id:
                     continue
-                rows[row].append(token)
-                texts[row] = str(self.tokenizer.decode(rows[row][len(begun[row]) :]))
+                more[row].append(token)
+                texts[row] = str(self.tokenizer.decode(more[row]))
                 if not any(text in texts[row] for text in stop):
-                    still.append(row)
-            going = still
-            if not going:
+                    still.append(place)
+            going = [going[place] for place in still]
+            if not going or count == max_new_tokens:
                 break
+            read.keep(still)
+            read.append([more[row][-1] for row in going])
         return [_until(text, stop) for text in texts]
 
     def _hidden(self, rows: list[list[int]]) -> torch.Tensor:

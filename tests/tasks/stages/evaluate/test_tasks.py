@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import parse
@@ -19,10 +20,14 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
-from tasks.stages.evaluate import scoring, stage, task_metrics
-from tasks.stages.evaluate.config import EvaluateConfig
-from tasks.stages.evaluate.items import read
-from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.stages.evaluate import stage
+from tasks.stages.promote.config import PromoteConfig
+from tasks.trainer.config import TrainConfig
+from tasks.trainer.evaluation import scoring, task_metrics
+from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.contender import matching_tokenizer
+from tasks.trainer.evaluation.items import read
+from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.likelihood import Likelihood, Scorer
 from tests.conftest import run_stage_in
@@ -53,7 +58,7 @@ def choices(path: str, **more: Any) -> TaskConfig:
 
 def scorer_of(made: Made, trained: Artifact, step: int = 150) -> Scorer:
     model, described = stage.load(trained, step)
-    tokenizer = stage._matching_tokenizer(made.tokenizer, described)
+    tokenizer = Tokenizer.from_str(matching_tokenizer(made.tokenizer, described))
     return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], 64)
 
 
@@ -256,9 +261,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None
 
 def test_the_settings_in_the_documentation_are_valid() -> None:
     text = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
-    (block,) = re.findall(r"```toml\n(.*?)```", text, re.S)
-    kinds = [task.kind for task in parse(EvaluateConfig, tomllib.loads(block)["evaluate"], "evaluation.md").tasks]
-    assert kinds == ["multiple_choice", "cloze", "generate"]
+    blocks = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
+    sections = {"evaluate": EvaluateConfig, "promote": PromoteConfig, "train": TrainConfig}
+    found = [(name, parse(sections[name], given, "evaluation.md")) for block in blocks for name, given in block.items()]
+    assert [name for name, _ in found] == ["evaluate", "train", "evaluate", "promote"]
+    assert [task.kind for task in found[0][1].tasks] == ["multiple_choice", "cloze", "generate"]  # type: ignore[attr-defined]
 
 
 def test_a_small_model_is_judged_by_bits_per_byte_and_a_large_one_by_what_it_gets_right() -> None:

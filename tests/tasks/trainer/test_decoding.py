@@ -1,0 +1,76 @@
+"""Generation that keeps keys and values gives the tokens of one that reads everything again."""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.trainer.config import ModelConfig
+from tasks.trainer.decoding import Decoding
+from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.model import Transformer, build
+from tasks.trainer.rope_config import YarnRope
+
+EOS, VOCABULARY, CONTEXT = 0, 50, 24
+SHAPES = {
+    "shared keys": ModelConfig(layers=2, dim=32, heads=4, kv_heads=2),
+    "a key for each": ModelConfig(layers=3, dim=32, heads=2, kv_heads=2, tie_embeddings=False),
+    "one key, yarn": ModelConfig(
+        layers=2, dim=32, heads=4, kv_heads=1, rope_scaling=YarnRope(kind="yarn", factor=4.0, original_length=8)
+    ),
+}
+
+
+@pytest.fixture(params=SHAPES)
+def model(request: pytest.FixtureRequest) -> Transformer:
+    made = build(SHAPES[request.param], VOCABULARY, 3).eval()
+    with torch.no_grad():  # a head that starts at zero predicts nothing
+        made.head_weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
+    return made
+
+
+@torch.no_grad()
+def whole(model: Transformer, tokens: list[int]) -> torch.Tensor:
+    """The logits behind a text, from reading all of it."""
+    seen = torch.tensor([tokens])
+    return model(seen, torch.zeros_like(seen))[0, -1]
+
+
+def reference(model: Transformer, prompt: list[int], sampling: Sampling) -> list[int]:
+    """A continuation for which the whole context is read for every token."""
+    generator = torch.Generator().manual_seed(sampling.seed)
+    tokens = [EOS, *prompt]
+    for _ in range(sampling.max_tokens):
+        logits = whole(model, tokens[-CONTEXT:])
+        if sampling.temperature:
+            chosen = int(torch.multinomial(torch.softmax(logits / sampling.temperature, -1), 1, generator=generator))
+        else:
+            chosen = int(logits.argmax())
+        if chosen == EOS:
+            break
+        tokens.append(chosen)
+    return tokens[1 + len(prompt) :]
+
+
+def test_rows_of_any_length_go_on_and_leave_as_if_each_were_read_alone(model: Transformer) -> None:
+    draw = np.random.default_rng(0)
+    rows = [[EOS, *draw.integers(1, VOCABULARY, size).tolist()] for size in (7, 1, 4, 12)]
+    read = Decoding(model, rows, 8)
+    for step in range(8):
+        expected = torch.stack([whole(model, row) for row in rows])
+        torch.testing.assert_close(read.logits(), expected, atol=1e-5, rtol=1e-5)
+        if step == 3:
+            read.keep([3, 0])
+            rows = [rows[3], rows[0]]
+            torch.testing.assert_close(read.logits(), expected[[3, 0]], atol=1e-5, rtol=1e-5)
+        tokens = draw.integers(1, VOCABULARY, len(rows)).tolist()
+        read.append(tokens)
+        rows = [[*row, token] for row, token in zip(rows, tokens, strict=True)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_texts_are_equal_to_the_token_within_the_context_and_beyond_it(model: Transformer, temperature: float) -> None:
+    draw = np.random.default_rng(1)
+    for number in range(20):
+        prompt = draw.integers(1, VOCABULARY, draw.integers(1, 2 * CONTEXT)).tolist()
+        sampling = Sampling(max_tokens=2 * CONTEXT, temperature=temperature, seed=number)
+        assert continuation(model, prompt, EOS, CONTEXT, sampling) == reference(model, prompt, sampling)
