@@ -193,6 +193,8 @@ for stage in STAGES.values():
 """
 
 GPU_PODS = """
+[promote]
+enabled = true
 [place.train]
 where = "kubernetes"
 [place.kubernetes]
@@ -211,7 +213,7 @@ def test_every_stage_that_needs_torch_runs_where_torch_is(recipes, dag_bag):
     }
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, cwd=ROOT)
     elsewhere = set(done.stdout.split()) - in_pods
-    assert in_pods == {"canary", "train", "evaluate"}
+    assert in_pods == {"canary", "train", "evaluate", "compare"}
     assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 

@@ -7,17 +7,16 @@ rows} and `report.md`, and logs the report and `comparison.png` to the tracker, 
 "challenger". `promoted` is the verdict; the stage `promote` puts it into effect.
 """
 
-import json
 import math
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.promote import verdict
 from tasks.stages.promote.config import PromoteConfig
+from tasks.stages.promote.decision import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
 from tasks.stages.promote.report import figure, markdown
 from tasks.stages.promote.scores import read_in_training, seeds_of
 from tasks.trainer.evaluation.comparison import compare, texts_of
@@ -26,11 +25,7 @@ from tasks.trainer.evaluation.items import files_of
 
 VERSION = 1
 
-COMPARISON = "comparison.json"
 REPORT = "report.md"
-DECISION = "champion.json"
-CHALLENGER = "challenger"
-CHAMPION = "champion"
 
 
 def external(config: PromoteConfig) -> dict[str, list[str]]:
@@ -56,29 +51,6 @@ def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -
         output.log_file("comparison.png", figure(found))
     output.alias(CHALLENGER, challenger.address)
     return Report(metrics=_metrics(found), note=found["reason"])
-
-
-def champion_of(decision: Artifact) -> Artifact:
-    """Opens the model that a decision names as champion; raises InputError if it is gone or is another one now."""
-    said = json.loads(decision.read(DECISION))[CHAMPION]
-    found = Artifact.find(decision.store, ArtifactId.parse(said["artifact"]))
-    if found is None or found.record.content != said["content"]:
-        raise InputError(
-            f"{decision.address} names {said['artifact']} as champion, which is gone or has been made again",
-            f"restore it; or remove {decision.store.url(decision.address.path)}, so that the decision before it counts",
-        )
-    return found
-
-
-def named(model: Artifact) -> dict[str, str]:
-    """Returns what identifies a model in a decision."""
-    record = model.record
-    return {"artifact": str(model.address), "fingerprint": record.fingerprint, "content": record.content}
-
-
-def as_json(content: Any) -> bytes:
-    """Returns the bytes of a file."""
-    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
 def _first(challenger: Artifact) -> dict[str, Any]:

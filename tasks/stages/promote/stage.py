@@ -11,8 +11,8 @@ from tasks.core.artifact import ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.stages.promote.compare import CHALLENGER, CHAMPION, COMPARISON, DECISION, as_json, champion_of, named
 from tasks.stages.promote.config import PromoteConfig
+from tasks.stages.promote.decision import CHALLENGER, CHAMPION, COMPARISON, DECISION, as_json, champion_of, named
 
 VERSION = 1
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 from tasks.core.artifact import PartRecord
 from tasks.core.digest import sha256_of_file
-from tasks.core.errors import StoreError
+from tasks.core.errors import StoreError, TransientError
 from tasks.core.store import Store
 
 log = logging.getLogger("sluice.crawl")
@@ -93,7 +93,20 @@ class Buffer:
         return Closed(folder, record)
 
     def found(self) -> list[Closed]:
-        """Takes over and returns the closed parts of ended attempts on this machine; removes their other files."""
+        """Takes over and returns the closed parts of ended attempts on this machine; removes their other files.
+
+        Raises:
+            TransientError: another attempt has ended the task meanwhile, and has cleared its scratch folder.
+        """
+        try:
+            return self._found()
+        except FileNotFoundError:
+            if self.folder.exists():
+                raise
+            cause = f"another attempt of this task has ended and cleared {self.folder.parent}"
+            raise TransientError(cause, "the next try finds what it has stored") from None
+
+    def _found(self) -> list[Closed]:
         found = []
         for folder in sorted(self.folder.parent.iterdir()):
             if folder == self.folder:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.buffer import MANIFEST
+from tasks.stages.crawl.storage.buffer import MANIFEST, Buffer
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 
@@ -430,3 +431,10 @@ def test_the_thread_ends_with_the_attempt(store):
     attempt.capture(1, 2)
     attempt.close()
     assert threading.active_count() == before
+
+
+def test_an_attempt_whose_scratch_folder_another_one_has_cleared_is_to_be_tried_again(tmp_path):
+    late = Buffer(str(tmp_path / "scratch"), "late")
+    shutil.rmtree(tmp_path / "scratch")
+    with pytest.raises(TransientError, match="another attempt of this task has ended"):
+        late.found()
