@@ -5,6 +5,7 @@ Reads the records of all artifacts of a store; there is no second copy that coul
 
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId, Record
 from tasks.core.errors import InputError
@@ -91,10 +92,22 @@ class Ledger:
         return list(seen)
 
 
+VERSIONS = "versions"
+"""Metric of artifacts that contain what the versions before them have: how many versions are in it."""
+
+
 def newest(store: Store, name: str, *, but: str = "") -> Artifact | None:
-    """Returns the artifact `name` that was finished last, at another version than `but`; None where there is none."""
+    """Returns the artifact `name` with most versions in it (`VERSIONS`), at another version than `but`; None for none.
+
+    Of several, and of all that count no versions, the one that was finished last: an old version that was tried again
+    with other limits, or is finished late, is not the newest.
+    """
     found = versions_of(store, name, but=but)
-    return max(found, key=lambda artifact: (artifact.record.finished, artifact.address), default=None)
+    return max(found, key=_newness, default=None)
+
+
+def _newness(artifact: Artifact) -> tuple[float, datetime, ArtifactId]:
+    return artifact.record.metrics.get(VERSIONS, 0.0), artifact.record.finished, artifact.address
 
 
 def versions_of(store: Store, name: str, *, but: str = "") -> list[Artifact]:

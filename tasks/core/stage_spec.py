@@ -16,14 +16,16 @@ class Previous:
         kind: kind of the artifact; "crawldb/*" is the one of the stage's own member.
         completed_by: kind of the artifact that completes a version. A version without it is never a previous version.
         members: dotted recipe field with the number of members of `kind`; "" where it has none.
-        as_source: whether a version that reads no input of its own, but those of a source version, has the version
-            before of that one: it is another result of the same cycle, and not the next cycle.
+        accumulates: whether it has what all versions before it have, so that no version may be passed over: one that
+            was begun from an older one than the newest by now is refused. A version that reads no input of its own, but
+            those of a source version, has the version before of that one: it is another result of the same cycle, and
+            not the next cycle.
     """
 
     kind: str
     completed_by: str
     members: str = ""
-    as_source: bool = False
+    accumulates: bool = False
 
 
 @dataclass(frozen=True)

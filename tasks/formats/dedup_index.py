@@ -10,18 +10,22 @@ has
     captures/<part>.bin
     names/<part>.parquet    id and URL of the documents, in the order of the rows
     copies/<part>.parquet   documents that passed all filters and went as duplicates of one in the index (schema COPIES)
+    ids/<part>.bin          a sorted run of ENTRY: the ids of documents, copies and the keepers of these
 
 Documents of an index have row ids, too (`tasks.formats.row_ids`): the number of the part is its position in the list.
+An id is in the index once, as a document or as a copy.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tasks.core.artifact import Artifact, ArtifactFolder, ArtifactId, InputRef
 from tasks.core.config import Config
@@ -55,18 +59,30 @@ ROW = np.dtype([*_PREFERENCE, ("origin", "<u4"), ("row", "<u4")])
 ROWS = "rows"
 
 NAMES = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("url", pa.string(), nullable=False)])
+KINDS = ("exact", "near", "page")
+"""Why a copy went: its text is that of the keeper, or near it; or the keeper is a newer capture of its page."""
 COPIES = pa.schema(
     [
         *NAMES,
-        pa.field("duplicate_of", pa.string()),  # id of a document; null once that is no longer in the index
+        pa.field("duplicate_of", pa.string()),  # id of a document or a copy; null once that is no longer in the index
+        pa.field("kind", pa.string(), nullable=False),  # one of KINDS
         pa.field("origin", pa.uint32(), nullable=False),  # the row with its text, as in ROW
         pa.field("row", pa.uint32(), nullable=False),
     ]
 )
 
+ENTRY = np.dtype([("key", "<u8"), ("low", "<u8"), ("row_id", "<u8"), ("role", "u1")])
+"""An id by its two halves, and who has it: a row of `rows` (DOCUMENT) or of `copies` (the others)."""
+DOCUMENT, COPY, KEEPER, NEWER = range(4)
+"""Roles: a document; a copy; the keeper of an exact or near copy; the newer capture that a copy went for."""
+IDS = "ids"
+_DTYPES = {**RUNS, IDS: ENTRY}
+
+_SIGNATURE = ("permutations", "bands", "rows", "shingle", "seed")
+
 
 class IndexPart(Config):
-    """One part: the artifact with its files, its name there, the number of its documents.
+    """One part: the artifact with its files, its name there, the numbers of its documents and copies.
 
     `content` is the hash of that artifact's content; "" of the part of an index that it has written itself, whose files
     are those of the index wherever it was adopted.
@@ -75,19 +91,33 @@ class IndexPart(Config):
     artifact: str
     name: str
     documents: int
+    copies: int
     content: str = ""
+
+
+class Origin(Config):
+    """An artifact `extracted` with texts: its id, the hash of its content, the names of its parts."""
+
+    artifact: str
+    content: str
+    parts: tuple[str, ...]
 
 
 class Manifest(Config):
     """Content of `index.json`.
 
-    `cycles` are the versions whose documents are in it, in order; `origins` the parts of `extracted` with the texts, as
-    (id of the artifact, name of the part); `parts` those of the index.
+    `cycles` are the versions whose documents are in it, in order; `origins` has the texts, its parts are numbered one
+    artifact after the other; `parts` are those of the index; `signatures` the settings that its keys were made with
+    (`signatures_of`).
     """
 
-    cycles: tuple[str, ...] = ()
-    origins: tuple[tuple[str, str], ...] = ()
-    parts: tuple[IndexPart, ...] = ()
+    cycles: tuple[str, ...]
+    origins: tuple[Origin, ...]
+    parts: tuple[IndexPart, ...]
+    signatures: dict[str, Any]
+
+
+_NOTHING = Manifest(cycles=(), origins=(), parts=(), signatures={})
 
 
 @dataclass(frozen=True)
@@ -100,7 +130,7 @@ class DedupIndex:
         store: store of the artifacts with the texts.
     """
 
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: Manifest = _NOTHING
     folders: tuple[ArtifactFolder, ...] = ()
     store: Store | None = None
 
@@ -109,9 +139,15 @@ class DedupIndex:
         """Opens an index.
 
         Raises:
-            InputError: an artifact with parts of it is gone or has changed since.
+            InputError: an artifact with parts of it is gone or has changed since, or it is of an earlier Sluice.
         """
-        manifest = Manifest.model_validate(json.loads(artifact.folder.read(FILE)))
+        try:
+            manifest = Manifest.model_validate(json.loads(artifact.folder.read(FILE)))
+        except ValidationError as error:
+            raise InputError(
+                f"{artifact.address} has another form, as an earlier Sluice wrote it",
+                "start a new index under another recipe name",
+            ) from error
         found = {part.artifact: part for part in manifest.parts if part.content}
         folders = {address: _opened(artifact, part) for address, part in found.items()}
         of_parts = (folders[part.artifact] if part.content else artifact.folder for part in manifest.parts)
@@ -128,6 +164,11 @@ class DedupIndex:
         return sum(part.documents for part in self.manifest.parts)
 
     @property
+    def entries(self) -> int:
+        """The number of entries in the runs `ids/`, at most."""
+        return self.documents + 2 * sum(part.copies for part in self.manifest.parts)
+
+    @property
     def cycle(self) -> int:
         """The number of versions in it, which is the `cycle` of the documents of the next one."""
         return len(self.manifest.cycles)
@@ -138,7 +179,7 @@ class DedupIndex:
 
     def bucket(self, folder: str, number: int, count: int) -> NDArray[np.void]:
         """Returns the records of bucket `number` of `count` from the runs of all parts, with row ids of the index."""
-        dtype = RUNS[folder]
+        dtype = _DTYPES[folder]
         found = [np.empty(0, dtype)]
         for part, files in enumerate(self.folders):
             records = sorted_runs.read_bucket(files, [self.path(folder, part)], dtype, number, count)
@@ -175,17 +216,27 @@ class DedupIndex:
         """Returns rows of one part of `extracted`, of the version that it was made in.
 
         Raises:
-            InputError: that artifact is gone.
+            InputError: that artifact is gone or has changed since.
         """
-        address, name = self.manifest.origins[origin]
+        made_in, name = self._origins[origin]
         assert self.store is not None
-        table = _extracted(self.store.root, address).table(f"documents/{name}.parquet", columns=columns)
+        folder = _extracted(self.store.root, made_in.artifact, made_in.content)
+        table = folder.table(f"documents/{name}.parquet", columns=columns)
         return table.take(pa.array(rows.astype(np.int64)))
+
+    @cached_property
+    def _origins(self) -> list[tuple[Origin, str]]:
+        return [(origin, name) for origin in self.manifest.origins for name in origin.parts]
 
 
 def index_of(inputs: Inputs) -> DedupIndex:
     """Returns the index of the version before among a stage's inputs; the empty one where there is none."""
     return DedupIndex.open(inputs[ROLE]) if ROLE in inputs else DedupIndex()
+
+
+def signatures_of(dedup: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of dedup's settings, as in its record, that decide which keys near texts share."""
+    return {"near": dedup["near"], **{name: dedup["minhash"][name] for name in _SIGNATURE}}
 
 
 def refs_to(store: Store, parts: Sequence[IndexPart], own: ArtifactId) -> tuple[InputRef, ...]:
@@ -206,11 +257,11 @@ def _opened(artifact: Artifact, part: IndexPart) -> ArtifactFolder:
 
 
 @lru_cache(maxsize=64)
-def _extracted(root: str, address: str) -> ArtifactFolder:
-    try:
-        return Artifact.open_at(Store(root), ArtifactId.parse(address)).folder
-    except InputError as error:
+def _extracted(root: str, address: str, content: str) -> ArtifactFolder:
+    found = Artifact.find(Store(root), ArtifactId.parse(address))
+    if found is None or found.record.content != content:
         raise InputError(
-            f"{address} is gone, and texts of documents in the dedup index are read from it",
+            f"{address} is gone or has changed since, and texts of documents in the dedup index are read from it",
             "bring it back; or start a new index under another recipe name",
-        ) from error
+        )
+    return found.folder

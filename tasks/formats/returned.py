@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.formats.dedup_index import DedupIndex
+from tasks.formats.dedup_index import NAMES, DedupIndex
 from tasks.formats.tombstones import Tombstones
 
 _PREFIX = "returned-"
@@ -33,11 +33,11 @@ def ids(values: Sequence[str]) -> pa.Array:
 
 
 def forgotten(index: DedupIndex, takedowns: Tombstones, number: int) -> pa.Array:
-    """Returns the ids of the documents of one part of the index that are taken down."""
+    """Returns the ids of the documents and copies of one part of the index that are taken down."""
     if not takedowns:
         return ids([])
-    names = index.names(number)
-    return names.filter(pa.array(takedowns.mask(names))).column("id").combine_chunks()
+    held = pa.concat_tables([index.names(number), index.copies(number).select(NAMES.names)])
+    return held.filter(pa.array(takedowns.mask(held))).column("id").combine_chunks()
 
 
 def returning(index: DedupIndex, gone: pa.Array, takedowns: Tombstones, number: int) -> pa.Table:
@@ -45,7 +45,7 @@ def returning(index: DedupIndex, gone: pa.Array, takedowns: Tombstones, number: 
 
     Args:
         index: the index of the version before.
-        gone: ids of documents of the index that are taken down (`forgotten`, of all parts).
+        gone: ids of the index that are taken down (`forgotten`, of all parts).
         takedowns: what is taken down does not come back itself.
         number: of the part.
     """

@@ -20,8 +20,11 @@ MEMBER = np.dtype(
     [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
 )
 """A document of a cluster, by the number of its bucket. `rank` is its position in the order of preference there."""
-CAPTURE = np.dtype([("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("fetched", "<i8")])
-"""A document by the hash of its page. `fetched` in milliseconds; the least integer where it is unknown."""
+CAPTURE = np.dtype(
+    [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("text", HALVES), ("fetched", "<i8"), ("earlier", "u1")]
+)
+"""A document by the hash of its page. `text` as in `duplicates`, its own id where no other has its text; `fetched` in
+milliseconds, the least integer where it is unknown; `earlier`: of the dedup index."""
 _COPY = ["id", "cluster", "text", "rank", "bucket", "page"]
 
 
@@ -41,7 +44,9 @@ def captures(config: ConsolidateConfig, aligned: AlignedParts, part: Numbered) -
     rows, mine = _passing(config, aligned, part, "page")
     found = np.empty(len(rows), CAPTURE)
     found["key"], found["row_id"] = mine.column("page").to_numpy(), row_ids_of(part.number, rows)
-    found["id"] = packed_ids.pack(mine.column("id"))
+    for column, values in (("id", mine["id"]), ("text", pc.coalesce(mine["text"], mine["id"]))):
+        found[column] = packed_ids.pack(values)
+    found["earlier"] = part.earlier
     found["fetched"] = pc.fill_null(mine.column("fetched_at").cast(pa.int64()), np.iinfo(np.int64).min).to_numpy()
     return sorted_runs.by_key(found)
 

@@ -155,7 +155,8 @@ def _of_part(aligned: AlignedParts, runs: list[str], number: int) -> NDArray[np.
 def older_captures(found: NDArray[np.void]) -> NDArray[np.void]:
     """Returns the captures to drop (dtype DROPPED): all but the newest of each page, of equal times the smallest id.
 
-    A document that is captured again with the same bytes has the same id, and replaces nothing.
+    A document that is captured again with the same bytes has the same id, and replaces nothing. Nor does one with the
+    text that an earlier version has published of the page: that one stands for the page, and this is its exact copy.
 
     Args:
         found: dtype CAPTURE, all that pass of some pages, in any order.
@@ -164,9 +165,17 @@ def older_captures(found: NDArray[np.void]) -> NDArray[np.void]:
     found = found[np.lexsort((ids[:, 1], ids[:, 0], ~found["fetched"], found["key"]))]
     new_page = np.append(True, found["key"][1:] != found["key"][:-1])[: len(found)]
     newest = np.maximum.accumulate(np.where(new_page, np.arange(len(found)), 0))
-    goes = np.flatnonzero((found["id"] != found["id"][newest]).any(axis=1))
+    same_text = (found["text"] == found["text"][newest]).all(axis=1)
+    published = np.flatnonzero(same_text & (found["earlier"] == 1))
+    stands = np.arange(len(found))
+    page, first = np.unique(newest[published], return_index=True)
+    stands[page] = published[first]
+    stands = stands[newest]
+    # Of the captures with the text that stays, only the newest is left to the comparison of texts.
+    spared = np.arange(len(found)) == newest
+    goes = np.flatnonzero((found["id"] != found["id"][stands]).any(axis=1) & ~spared)
     gone = np.zeros(len(goes), DROPPED)
-    gone["key"], gone["id"], gone["keeper"] = found["row_id"][goes], found["id"][goes], found["id"][newest[goes]]
+    gone["key"], gone["id"], gone["keeper"] = found["row_id"][goes], found["id"][goes], found["id"][stands[goes]]
     gone["kind"] = _KINDS.index("page")
     return gone
 

@@ -45,6 +45,7 @@ from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.figure import draw, table
 from tasks.stages.consolidate.funnel import (
+    DEDUP,
     ENDED,
     EXTRACT,
     KEPT,
@@ -61,7 +62,7 @@ from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved
 from tasks.stages.consolidate.rules import check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
-VERSION = 9
+VERSION = 10
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 _SHOWN = ("language", "prose_score")
@@ -250,10 +251,12 @@ def _refuse_empty(funnel: pa.Table, output: Output) -> None:
     for row in rows:
         lost[row["reason"]] += row["documents"]
     most = ", ".join(f"{reason} {count:,}" for reason, count in lost.most_common(3))
-    raise InputError(
-        f"{output.address}: none of {lost.total():,} captures and files is left ({most})",
-        f"loosen [consolidate], or see why in {output.store.url(output.address.path)}/rejected",
-    )
+    see = f"see why in {output.store.url(output.address.path)}/rejected"
+    if all(row["step"] in (EXTRACT, DEDUP) or row["reason"] == TAKEDOWN for row in rows):
+        see = f"there is nothing new to publish, so no limit is at fault; {see}"
+    else:
+        see = f"loosen [consolidate], or {see}"
+    raise InputError(f"{output.address}: none of {lost.total():,} captures and files is left ({most})", see)
 
 
 def _note(metrics: dict[str, float]) -> str:

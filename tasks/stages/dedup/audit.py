@@ -81,20 +81,25 @@ def smallest(sampled: NDArray[np.void]) -> NDArray[np.void]:
     return sampled[order[:PAIRS]]
 
 
-def largest_clusters(ids: NDArray[np.uint64], label: NDArray[np.uint64], text: NDArray[np.int64]) -> pa.Table:
-    """Returns the largest clusters (schema LARGEST).
+def largest_clusters(
+    ids: NDArray[np.uint64], label: NDArray[np.uint64], text: NDArray[np.int64], again: NDArray[np.bool_]
+) -> pa.Table:
+    """Returns the largest clusters of several documents (schema LARGEST).
 
     Args:
         ids: of the documents, most preferred first, shape (documents, 2).
         label: of the cluster of each, shape (documents,).
         text: index of the most preferred document with the same text, shape (documents,).
+        again: which are another document's second rows, and do not count, shape (documents,).
     """
-    _, first, sizes = np.unique(label, return_index=True, return_counts=True)
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    sizes = np.bincount(inverse[~again], minlength=len(first))
+    first, sizes = first[sizes > 1], sizes[sizes > 1]
     names = ids[first]
     rows = []
     for index in np.lexsort((names[:, 1], names[:, 0], -sizes))[:CLUSTERS]:
         mine = np.flatnonzero(label == label[first[index]])
-        distinct = mine[text[mine] == mine]
+        distinct = mine[(text[mine] == mine) & ~again[mine]]
         shown = unpack(ids[distinct[:TEXTS]]).to_pylist()
         rows.append((shown[0], int(sizes[index]), len(distinct), shown))
     columns = zip(*rows, strict=True) if rows else ([] for _ in LARGEST)

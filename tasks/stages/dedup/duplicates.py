@@ -39,7 +39,6 @@ DUPLICATES = pa.schema(
         pa.field("rank", pa.int32()),  # order of preference in the cluster, 0 first; null without copies
         pa.field("bucket", pa.int32()),  # number of the file in pairs/ with the cluster's pairs; null without copies
         pa.field("page", pa.uint64()),  # hash of the page (`captures.page_key`); null without another capture of it
-        pa.field("known", pa.bool_(), nullable=False),  # whether an earlier version has published this very document
     ]
 )
 EARLIER = pa.schema(
@@ -121,8 +120,6 @@ def verdict_table(ids: pa.Array, found: NDArray[np.void], pages: NDArray[np.void
     kept[row_of(found["key"])] = found["kind"] == KINDS.index("")
     page, once = np.zeros(len(ids), np.uint64), np.ones(len(ids), np.bool_)
     page[row_of(pages["key"])], once[row_of(pages["key"])] = pages["page"], False
-    known = np.zeros(len(ids), np.bool_)
-    known[row_of(found["key"])] = found["known"] == 1
     dropped, member = (pa.array(row, mask=mask) for mask in (kept, alone))
     columns = [
         unpack(found["keeper"]).take(dropped),
@@ -133,7 +130,6 @@ def verdict_table(ids: pa.Array, found: NDArray[np.void], pages: NDArray[np.void
         pa.array(found["rank"].astype(np.int32)).take(member),
         pa.array(found["bucket"].astype(np.int32)).take(member),
         pa.array(page, mask=once),
-        pa.array(known),
     ]
     return pa.table([ids, *columns], schema=DUPLICATES)
 

@@ -43,13 +43,15 @@ class Members(NamedTuple):
     """The documents of some clusters, most preferred first.
 
     `row_ids` uint64 (documents,); `ids` uint64 (documents, 2); `label` uint64 (documents,), of the cluster; `text`
-    int64 (documents,), the index of the most preferred document with the same text.
+    int64 (documents,), the index of the most preferred document with the same text; `again` bool (documents,), whether
+    an earlier version has published this very document, too, which is there before it.
     """
 
     row_ids: NDArray[np.uint64]
     ids: NDArray[np.uint64]
     label: NDArray[np.uint64]
     text: NDArray[np.int64]
+    again: NDArray[np.bool_]
 
 
 def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, number: int) -> None:
@@ -66,7 +68,7 @@ def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, 
     sorted_runs.write(part, made.beside(VERDICTS).path(number), [sorted_runs.by_key(found)])
     with part.file(made.path(number, "parquet"), rows=len(pairs)) as file:
         pq.write_table(_named(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
-    largest = audit.largest_clusters(members.ids, members.label, members.text)
+    largest = audit.largest_clusters(members.ids, members.label, members.text, members.again)
     audit.write_table(part, made.beside(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
     size, count = np.unique(sizes, return_counts=True)
     with part.file(made.beside(CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
@@ -82,7 +84,10 @@ def _members(work: Workspace, links: NDArray[np.void]) -> Members:
     records = preference.read(work, row_ids)
     order = preference.order(records, row_ids)
     _, best, inverse = np.unique(text[order], return_index=True, return_inverse=True)
-    return Members(row_ids[order], records["id"][order], label[order], best[inverse].astype(np.int64))
+    ids = records["id"][order]
+    again = np.ones(len(ids), np.bool_)
+    again[np.unique(ids, axis=0, return_index=True)[1]] = False
+    return Members(row_ids[order], ids, label[order], best[inverse].astype(np.int64), again)
 
 
 def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
@@ -96,13 +101,15 @@ def _text_pairs(members: Members, near: NDArray[np.void]) -> NDArray[np.int64]:
 def _verdicts(
     members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32], bucket: int
 ) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.uint64]]:
-    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and of each verdict the keeper's row id."""
+    """Returns the verdicts (dtype VERDICT), the sizes of the clusters, and of each verdict the keeper's row id.
+
+    A document counts once, so a cluster of nothing but one that an earlier version has published, too, is none.
+    """
     choice = choose(members.text, pairs, jaccard)
     keeper = choice.keeper
     equal = members.text[keeper] == members.text
     # A document that an earlier version has published, too, is no duplicate of itself.
-    same = (members.ids[keeper] == members.ids).all(axis=1)
-    goes, known = ~same, same & (keeper != np.arange(len(keeper)))
+    goes = (members.ids[keeper] != members.ids).any(axis=1)
     _, first, inverse, sizes = np.unique(members.label, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")  # by cluster, in each by preference
     rank = np.empty(len(order), np.int64)
@@ -110,10 +117,11 @@ def _verdicts(
     found = np.zeros(len(keeper), VERDICT)
     found["key"], found["rank"], found["bucket"] = members.row_ids, rank, bucket
     found["kind"] = np.where(goes, np.where(equal, KINDS.index("exact"), KINDS.index("near")), KINDS.index(""))
-    found["jaccard"], found["known"] = choice.jaccard, known
+    found["jaccard"] = choice.jaccard
     for name, index in (("keeper", keeper), ("cluster", first[inverse]), ("text", members.text)):
         found[name] = members.ids[index]
-    return found, sizes, members.row_ids[keeper]
+    documents = np.bincount(inverse[~members.again], minlength=len(sizes))
+    return found, documents[documents > 1], members.row_ids[keeper]
 
 
 def _named(members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> pa.Table:

@@ -37,11 +37,9 @@ VERDICT = np.dtype(
         ("text", HALVES),
         ("rank", "<u4"),
         ("bucket", "<u4"),
-        ("known", "u1"),
     ]
 )
-"""The verdict on a document of a cluster, by its row id. `kind` is an index into `KINDS`; `known`: it
-is in the index, with the same id."""
+"""The verdict on a document of a cluster, by its row id. `kind` is an index into `KINDS`."""
 
 RECAPTURED = np.dtype([("key", "<u8"), ("page", "<u8")])
 """A document whose page has another capture, by its row id."""

@@ -45,7 +45,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.formats.dedup_index import index_of
+from tasks.formats.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.documents import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.sorted_runs import Buckets, bucket_count
@@ -67,7 +67,7 @@ from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verify import EDGES, verify_part
 from tasks.stages.dedup.workspace import PARTS_FILE, Workspace, earlier_name
 
-VERSION = 4
+VERSION = 5
 
 _COUNTED = ("large_buckets", "candidate_pairs", "verified_pairs", "pairs_just_below", "pairs_just_above")
 _LINKS = 8
@@ -78,9 +78,10 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Writes duplicates, pairs and what is compared.
 
     Raises:
-        InputError: the inputs are empty or do not have the same parts.
+        InputError: the inputs are empty or do not have the same parts; or the index has the keys of other settings.
     """
     extracted, scores, index = inputs["extracted"], inputs["prose_score"], index_of(inputs)
+    _require_same_keys(config, index)
     names = _common_parts(extracted, scores)
     own = ArtifactFolder(output.store, output.address, output.address.path)
     passes = _Passes(
@@ -99,6 +100,21 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     report = Report(metrics=passes.metrics(found))
     output.leave_out(passes.between)
     return report
+
+
+def _require_same_keys(config: DedupConfig, index: DedupIndex) -> None:
+    """Raises InputError where near texts of this version and of the index would share no key."""
+    held, wanted = index.manifest.signatures, signatures_of(config.model_dump(mode="json"))
+    if not config.near or not held:
+        return
+    for name, value in wanted.items():
+        if held[name] != value:
+            setting = f"dedup.{name}" if name == "near" else f"dedup.minhash.{name}"
+            raise InputError(
+                f"{setting} is {json.dumps(value)}, and the dedup index of {index.manifest.cycles[-1]} was made with "
+                f"{json.dumps(held[name])}: near copies of what is published would not be found",
+                "set it back; or start a new index under another recipe name",
+            )
 
 
 def _common_parts(extracted: Artifact, scores: Artifact) -> list[str]:

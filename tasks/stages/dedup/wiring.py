@@ -11,7 +11,7 @@ STAGES = (
         "duplicates",
         inputs={"extracted": "extracted"},
         groups={"prose_score": ("attributes", "prose_score")},
-        previous={"index": Previous("dedup_index", completed_by="dedup_index", as_source=True)},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
         previous_if="dedup_index.enabled",
         previous_as="extracted",
         takedowns="takedowns",

@@ -1,7 +1,7 @@
 """Parts of the index before that are written again, on their own or merged with their neighbours.
 
-Reads these parts, what the version replaces of them (`replaced/` of `documents`), and the documents that have returned.
-Writes `gone/<part>.parquet`, the ids of what leaves one part, and then the parts.
+Reads these parts, what the version replaces of them (`replaced/` of `documents`), and the takedowns. Writes
+`leaving/<part>.bin`, a run of `fates.LEAVING` with what leaves one part, and then the parts.
 """
 
 import numpy as np
@@ -10,42 +10,54 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
-from tasks.formats import sorted_runs
-from tasks.formats.dedup_index import COPIES, NAMES, ROW, RUNS
+from tasks.formats import packed_ids, sorted_runs
+from tasks.formats.dedup_index import COPIES, KINDS, NAMES, ROW, RUNS
+from tasks.formats.row_ids import range_of, row_ids_of, row_of
+from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup_index.fates import ENDS, FATE, FORGOTTEN, HERE, LEAVING, MOVES, REPLACED, TAKEN
 from tasks.stages.dedup_index.work import Work
-from tasks.stages.dedup_index.written import of_rows, write_part
-
-GONE = "gone"
-_GONE = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("row", pa.int64(), nullable=False)])
+from tasks.stages.dedup_index.written import entries, of_rows, write_part
 
 
-def gone_part(work: Work, part: Part, number: int) -> None:
+def leaving_path(number: int) -> str:
+    """Returns the run of LEAVING of one part of the index before."""
+    return f"leaving/leaving-{number:05d}.bin"
+
+
+def leaving_part(work: Work, part: Part, number: int) -> None:
     """Writes what leaves one part: what is taken down, and what this version replaces; runs on a worker."""
-    replaced = _replaced(work, number)
-    if not work.takedowns:  # the names of a whole part are read for takedowns alone
-        part.table(GONE, replaced.select(_GONE.names).cast(_GONE))
-        return
-    names = work.before.names(number)
-    gone = work.takedowns.mask(names)
-    gone[replaced.column("row").to_numpy()] = True
-    rows = pa.array(np.flatnonzero(gone))
-    part.table(GONE, pa.table([names.column("id").take(rows), rows], schema=_GONE))
+    replaced = work.documents.table(f"replaced/earlier-{number:05d}.parquet")
+    rows = replaced.column("row").to_numpy()
+    found = entries(packed_ids.pack(replaced.column("id")), row_ids_of(number, rows), REPLACED, LEAVING)
+    kinds = pc.utf8_slice_codeunits(replaced.column("reason"), len("duplicate_"))
+    found["kind"] = pc.index_in(kinds, value_set=pa.array(KINDS)).to_numpy()
+    found["by"] = packed_ids.pack(replaced.column("replaced_by"))
+    leaving = [found]
+    if work.takedowns:  # names and copies of a whole part are read for takedowns alone
+        names, copies = work.before.names(number), work.before.copies(number)
+        taken, forgotten = (np.flatnonzero(work.takedowns.mask(table)) for table in (names, copies))
+        leaving = [found[~np.isin(rows, taken)]]
+        for table, gone, role in ((names, taken, TAKEN), (copies, forgotten, FORGOTTEN)):
+            ids = packed_ids.pack(table.column("id").take(pa.array(gone)))
+            leaving.append(entries(ids, row_ids_of(number, gone), role, LEAVING))
+    every = np.concatenate(leaving, dtype=LEAVING)  # named, or NumPy gives ids the byte order of the machine
+    sorted_runs.write(part, leaving_path(number), [sorted_runs.by_key(every)])
+    part.metric("left", int(np.isin(every["role"], (TAKEN, REPLACED)).sum()))
 
 
-def rewritten_part(work: Work, part: Part, numbers: tuple[int, ...]) -> None:
+def rewritten_part(work: Work, fates: Buckets, part: Part, numbers: tuple[int, ...]) -> None:
     """Writes some parts as one; nothing, where it is one and nothing of it changes. Runs on a worker."""
-    gone = pa.concat_tables(_gone(work, number) for number in range(work.before.count)).column("id")
-    returned = _returned(work)
-    stays = [_stays(work, number) for number in numbers]
-    copies = [_copies(work, number, gone, returned) for number in numbers]
-    changed = len(numbers) > 1 or not all(mask.all() for mask in stays)
-    if not changed and copies[0].equals(work.before.copies(numbers[0])):
+    of_parts = [sorted_runs.read_range(work.own, fates.paths(), FATE, *range_of(number)) for number in numbers]
+    leaving = [_leaving(work, number) for number in numbers]
+    if len(numbers) == 1 and not len(of_parts[0]) and not len(leaving[0]):
         part.metric("written", 0)
         return
     part.metric("written", 1)
+    copies = [_copies(work, *of_part) for of_part in zip(numbers, of_parts, leaving, strict=True)]
+    stays = [_stays(work, number, gone) for number, gone in zip(numbers, leaving, strict=True)]
     firsts = np.cumsum([0, *(int(mask.sum()) for mask in stays)]).tolist()
     held = list(zip(numbers, stays, strict=True))
-    # With the dtype named: without it NumPy gives the ids the byte order of the machine.
+    # With the dtype named, as above.
     rows = np.concatenate([work.before.rows(number)[mask] for number, mask in held], dtype=ROW)
     runs = {
         folder: np.concatenate(
@@ -60,52 +72,44 @@ def rewritten_part(work: Work, part: Part, numbers: tuple[int, ...]) -> None:
     write_part(part, rows, runs, pa.concat_tables([NAMES.empty_table(), *names]), pa.concat_tables(copies))
 
 
-def _stays(work: Work, number: int) -> NDArray[np.bool_]:
+def _leaving(work: Work, number: int) -> NDArray[np.void]:
+    return sorted_runs.read_range(work.own, [leaving_path(number)], LEAVING, 0, 1 << 64)
+
+
+def _stays(work: Work, number: int, leaving: NDArray[np.void]) -> NDArray[np.bool_]:
     stays = np.ones(work.before.manifest.parts[number].documents, np.bool_)
-    stays[_gone(work, number).column("row").to_numpy()] = False
+    stays[row_of(leaving["row_id"][np.isin(leaving["role"], (TAKEN, REPLACED))])] = False
     return stays
 
 
-def _gone(work: Work, number: int) -> pa.Table:
-    return work.own.table(f"{GONE}/{GONE}-{number:05d}.parquet")
-
-
-def _replaced(work: Work, number: int) -> pa.Table:
-    return work.documents.table(f"replaced/earlier-{number:05d}.parquet")
-
-
-def _returned(work: Work) -> pa.ChunkedArray:
-    """Returns the ids of the documents that this version has been given again."""
-    tables = [work.extracted.table(f"documents/{name}.parquet", columns=["id"]) for name in work.returned]
-    return pa.chunked_array([chunk for table in tables for chunk in table.column("id").chunks], pa.string())
-
-
-def _copies(work: Work, number: int, gone: pa.ChunkedArray, returned: pa.ChunkedArray) -> pa.Table:
-    """Returns the copies of one part: without those that are taken down or have returned; with what is replaced.
-
-    Those whose keeper leaves the index have none from now on.
-    """
+def _copies(work: Work, number: int, fates: NDArray[np.void], leaving: NDArray[np.void]) -> pa.Table:
+    """Returns the copies of one part as they are from now on, with what is replaced of it (schema COPIES)."""
     copies = work.before.copies(number)
-    ends = pc.is_in(copies.column("id"), value_set=returned.combine_chunks()).to_numpy()
-    if work.takedowns:
-        ends = ends | work.takedowns.mask(copies)
-    copies = copies.filter(pa.array(~ends))
-    orphaned = pc.is_in(copies.column("duplicate_of"), value_set=gone.combine_chunks())
-    keepers = pc.if_else(orphaned, pa.scalar(None, pa.string()), copies.column("duplicate_of"))
-    copies = copies.set_column(2, COPIES.field(2), keepers)
-    return pa.concat_tables([copies, _as_copies(work, number)]).combine_chunks()
+    keepers = copies.column("duplicate_of").to_pylist()
+    moves = fates[fates["what"] == MOVES]
+    others = packed_ids.unpack(moves["keeper"]).to_pylist()
+    for row, keeper, some in zip(row_of(moves["key"]).tolist(), others, moves["keeper"].any(axis=1), strict=True):
+        keepers[row] = keeper if some else None
+    at = COPIES.get_field_index("duplicate_of")
+    stays = np.ones(copies.num_rows, np.bool_)
+    stays[row_of(fates["key"][fates["what"] == ENDS])] = False
+    moved = copies.set_column(at, COPIES.field(at), pa.array(keepers, pa.string())).filter(pa.array(stays))
+    here = fates["key"][fates["what"] == HERE]
+    replaced = leaving[(leaving["role"] == REPLACED) & ~np.isin(leaving["row_id"], here)]
+    return pa.concat_tables([moved, _as_copies(work, number, replaced)]).combine_chunks()
 
 
-def _as_copies(work: Work, number: int) -> pa.Table:
-    """Returns the replaced documents of one part as copies of those that replace them."""
-    replaced = _replaced(work, number)
-    if work.takedowns:
-        names = work.before.names(number).take(replaced.column("row"))
-        replaced = replaced.filter(pa.array(~work.takedowns.mask(names)))
-    places = replaced.column("row").to_numpy()
-    rows = work.before.rows(number)[places]
-    names = work.before.names(number).take(pa.array(places))
-    columns = [*names.columns, replaced.column("replaced_by"), pa.array(rows["origin"]), pa.array(rows["row"])]
+def _as_copies(work: Work, number: int, replaced: NDArray[np.void]) -> pa.Table:
+    """Returns the replaced documents of one part (dtype LEAVING) as copies of those that replace them."""
+    at = row_of(replaced["row_id"])
+    rows = work.before.rows(number)[at]
+    columns = [
+        *work.before.names(number).take(pa.array(at)).columns,
+        packed_ids.unpack(replaced["by"]),
+        pa.array(KINDS).take(pa.array(replaced["kind"])),
+        pa.array(rows["origin"]),
+        pa.array(rows["row"]),
+    ]
     return pa.table(columns, schema=COPIES)
 
 

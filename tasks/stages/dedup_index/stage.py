@@ -3,32 +3,44 @@
 Reads `extracted` (id, url), `duplicates` (order of preference and sorted runs), `documents` (what is kept, what went as
 a duplicate, what of earlier versions is replaced), the index of the version before, and the takedowns in force. Writes
 
-    rows/ texts/ bands/ captures/ names/ copies/   the parts that this version adds, and those that it writes again
-    index.json                                     the list of all parts
+    rows/ texts/ bands/ captures/ names/ copies/ ids/   parts that this version adds, and those that it writes again
+    index.json                                          the list of all parts with a document or a copy
 
-and, while it runs, `gone/<part>.parquet`: the ids of what leaves a part of the index before.
+and, while it runs, `seen/`, `leaving/`, `of_version/` and `of_index/` (`fates`).
 
-A part of the index before is written again where a document leaves it (replaced or taken down), or a copy in it returns
-or is without its keeper now; and where it is merged with its neighbours. All others stay where they are: a version
-costs what its own documents cost, a look at the copies in the index, and one at its ids where there are takedowns.
+    seen     per part of the documents   what has become of each
+    leaving  per part of the index       what leaves it
+    fates    per bucket of ids           what is known already, which copies end or have another keeper
+    <part>   per part of either          the parts
+
+A part of the index before is written again where a document leaves it (replaced or taken down), or a copy in it was
+judged again or has another keeper now; and where it is merged with its neighbours. All others stay where they are: a
+version costs what its own documents cost, and a pass over the ids of the index.
 """
 
 import json
 from collections.abc import Sequence
 from functools import partial
 
+from tasks.core.artifact import PartRecord
 from tasks.core.engine import Engine
+from tasks.core.ledger import VERSIONS
 from tasks.core.stage import Inputs, Output, PartSpec, Report
-from tasks.formats.dedup_index import FILE, DedupIndex, IndexPart, Manifest, index_of, refs_to
+from tasks.formats.dedup_index import FILE, DedupIndex, IndexPart, Manifest, Origin, index_of, refs_to, signatures_of
 from tasks.formats.documents import parts_of
-from tasks.formats.returned import is_returned
+from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.formats.tombstones import tombstones_of
-from tasks.stages.dedup_index.added import added_part
+from tasks.stages.dedup_index.added import Own, added_part, seen_part
 from tasks.stages.dedup_index.config import DedupIndexConfig
-from tasks.stages.dedup_index.rewritten import GONE, gone_part, rewritten_part
+from tasks.stages.dedup_index.fates import fates_part
+from tasks.stages.dedup_index.rewritten import leaving_part, leaving_path, rewritten_part
 from tasks.stages.dedup_index.work import Work
+from tasks.stages.dedup_index.written import COPIES_METRIC
 
-VERSION = 1
+VERSION = 2
+
+_PER_BUCKET = 1_000_000
+"""Ids per bucket, about: 150 bytes of memory for each."""
 
 
 def run(config: DedupIndexConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -37,47 +49,70 @@ def run(config: DedupIndexConfig, inputs: Inputs, output: Output, engine: Engine
     Raises:
         InputError: an artifact with parts of the index before is gone or has changed since.
     """
-    before, own = index_of(inputs), str(output.address)
+    before = index_of(inputs)
     extracted = inputs["extracted"]
     names = parts_of(extracted)
     folders = (extracted.folder, inputs["duplicates"].folder, inputs["documents"].folder)
-    returned = tuple(filter(is_returned, names))
-    work = Work(*folders, output.store, output.address, before, tombstones_of(inputs), returned)
-    origin = len(before.manifest.origins)
+    work = Work(*folders, output.store, output.address, before, tombstones_of(inputs))
+    first = sum(len(origin.parts) for origin in before.manifest.origins)
+    own = [Own(name, number, first + number) for number, name in enumerate(names)]
 
-    added = [PartSpec(f"{output.version}-{name}", (name, origin + number)) for number, name in enumerate(names)]
-    records = output.map_parts(engine, partial(added_part, work), added, conserved=False)
-    parts = [IndexPart(artifact=own, name=record.name, documents=record.rows_out) for record in records]
-    count = sum(part.documents for part in parts)
+    seen = output.map_parts(
+        engine, partial(seen_part, work), [PartSpec(f"seen-{one.name}", one) for one in own], conserved=False
+    )
+    specs = [PartSpec(f"leaving-{number:05d}", number) for number in range(before.count)]
+    leaving = output.map_parts(engine, partial(leaving_part, work), specs, conserved=False)
+    ids = before.entries + int(sum(record.metrics["seen"] for record in seen))
+    fates = Buckets("fates", bucket_count(ids, _PER_BUCKET))
+    runs = [one.seen for one in own], [leaving_path(number) for number in range(before.count)]
+    specs = [PartSpec(fates.name(number), number) for number in range(fates.count)]
+    joined = output.map_parts(engine, partial(fates_part, work, *runs, fates), specs, conserved=False)
 
-    gone = [PartSpec(f"{GONE}-{number:05d}", number) for number in range(before.count)]
-    left = sum(record.rows_out for record in output.map_parts(engine, partial(gone_part, work), gone, conserved=False))
+    added = [PartSpec(f"{output.version}-{one.name}", one) for one in own]
+    adding = partial(added_part, work, fates.beside("of_version"))
+    parts = [_written(output, record) for record in output.map_parts(engine, adding, added, conserved=False)]
     groups = merge_groups([part.documents for part in before.manifest.parts], config.merge, config.documents_per_part)
     again = [PartSpec(f"{output.version}-again-{group[0]:05d}", tuple(group)) for group in groups]
-    rewritten = output.map_parts(engine, partial(rewritten_part, work), again, conserved=False)
-    kept: list[IndexPart] = []
-    for group, record in zip(groups, rewritten, strict=True):
-        if record.metrics["written"]:
-            kept.append(IndexPart(artifact=own, name=record.name, documents=record.rows_out))
-        else:
-            kept.append(_referenced(before, group[0], inputs))
+    rewriting = partial(rewritten_part, work, fates.beside("of_index"))
+    kept = [
+        _written(output, record) if record.metrics["written"] else _referenced(before, group[0], inputs)
+        for group, record in zip(groups, output.map_parts(engine, rewriting, again, conserved=False), strict=True)
+    ]
+    content = extracted.record.content
     manifest = Manifest(
         cycles=(*before.manifest.cycles, output.version),
-        origins=(*before.manifest.origins, *((str(extracted.address), name) for name in names)),
-        parts=(*kept, *parts),
+        origins=(*before.manifest.origins, Origin(artifact=str(extracted.address), content=content, parts=names)),
+        parts=tuple(part for part in (*kept, *parts) if part.documents or part.copies),
+        signatures=signatures_of(inputs["duplicates"].record.config),
     )
     if "index" not in output.committed:
         with output.part("index", conserved=False) as part, part.file(FILE) as file:
             file.write(json.dumps(manifest.model_dump(mode="json"), indent=0).encode())
-    output.leave_out([spec.name for spec in gone])
-    total = sum(part.documents for part in manifest.parts)
-    metrics = {"documents": total, "added": count, "left": left, "parts": len(manifest.parts)}
-    note = f"{total:,} documents of {len(manifest.cycles)} versions are known; {count:,} were added, {left:,} have left"
-    return Report(
-        metrics={name: float(number) for name, number in metrics.items()},
-        note=note,
-        inputs=refs_to(output.store, manifest.parts, output.address),
+    output.leave_out([record.name for record in (*seen, *leaving, *joined)])
+    return _report(manifest, parts, int(sum(record.metrics["left"] for record in leaving)), output)
+
+
+def _written(output: Output, record: PartRecord) -> IndexPart:
+    """Returns the entry of a part that this stage has written."""
+    copies = int(record.metrics[COPIES_METRIC])
+    return IndexPart(artifact=str(output.address), name=record.name, documents=record.rows_out, copies=copies)
+
+
+def _report(manifest: Manifest, added: Sequence[IndexPart], left: int, output: Output) -> Report:
+    counts = {
+        "documents": sum(part.documents for part in manifest.parts),
+        "copies": sum(part.copies for part in manifest.parts),
+        "added": sum(part.documents for part in added),
+        "left": left,
+        "parts": len(manifest.parts),
+        VERSIONS: len(manifest.cycles),
+    }
+    note = (
+        f"{counts['documents']:,} documents of {counts[VERSIONS]} versions are known; {counts['added']:,} were "
+        f"added, {left:,} have left"
     )
+    metrics = {name: float(number) for name, number in counts.items()}
+    return Report(metrics=metrics, note=note, inputs=refs_to(output.store, manifest.parts, output.address))
 
 
 def merge_groups(documents: Sequence[int], merge: int, most: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ STAGES = (
         "corpus",
         "dedup_index",
         inputs={"extracted": "extracted", "duplicates": "duplicates", "documents": "documents"},
-        previous={"index": Previous("dedup_index", completed_by="dedup_index", as_source=True)},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
         previous_if="dedup_index.enabled",
         previous_as="duplicates",
         takedowns="takedowns",

@@ -19,8 +19,6 @@ class Work:
     address: ArtifactId
     before: DedupIndex
     takedowns: Tombstones
-    returned: tuple[str, ...]
-    """The parts of `extracted` with documents that have come back."""
 
     @property
     def own(self) -> ArtifactFolder:

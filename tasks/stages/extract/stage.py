@@ -123,7 +123,8 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
             replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
         ]
     records = output.map_parts(engine, extract_part, specs)
-    records += returned_parts(index_of(inputs), tombstones_of(inputs), output, engine)
+    names = [spec.name for spec in specs]
+    records += returned_parts(index_of(inputs), tombstones_of(inputs), names, output, engine)
     reasons = sum((Counter(record.rejected) for record in records), Counter[str]())
     if not any(record.rows_out for record in records):
         counts = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())

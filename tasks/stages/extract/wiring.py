@@ -10,7 +10,7 @@ STAGES = (
         "corpus",
         "extracted",
         optional_inputs={"warc": "warc"},
-        previous={"index": Previous("dedup_index", completed_by="dedup_index", as_source=True)},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
         previous_if="dedup_index.enabled",
         takedowns="takedowns",
         takedowns_if="dedup_index.enabled",

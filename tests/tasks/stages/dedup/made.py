@@ -145,8 +145,8 @@ def corpus(
     for index, (name, mine) in enumerate(held.items()):
         refused = (rejected or [])[index::parts] if index < parts else []
         extracted[name] = {
-            "documents": _table(mine, DOCUMENT),
-            "rejected": _table(refused, REJECTED),
+            "documents": table(mine, DOCUMENT),
+            "rejected": table(refused, REJECTED),
         }
     return {
         "extracted": write(folder, "extracted", extracted, version=version),
@@ -154,7 +154,8 @@ def corpus(
     }
 
 
-def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Returns the fields of a schema of some rows."""
     return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema=schema)
 
 
