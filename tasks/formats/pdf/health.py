@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from tasks.formats.pdf.reader import Char, RawPage
+from tasks.formats.pdf.characters import Char, RawPage
 
 NEEDS_OCR = 0.5
 """Score from which a page needs OCR."""
