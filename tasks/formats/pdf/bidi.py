@@ -8,6 +8,7 @@ levels; where several texts look the same, a number beside a Latin word belongs 
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
@@ -52,10 +53,13 @@ def runs(line: Sequence[Char], wide: float) -> list[list[Char]]:
     if not bases:
         return [marks] if marks else []
     bases.sort(key=lambda char: char.x0 + char.x1)
+    middles = [char.x0 + char.x1 for char in bases]
     over: dict[int, list[Char]] = {}
     for mark in marks:
         middle = mark.x0 + mark.x1
-        over.setdefault(min(range(len(bases)), key=lambda at: abs(bases[at].x0 + bases[at].x1 - middle)), []).append(mark)
+        at = bisect_left(middles, middle)
+        near = min(range(max(0, at - 1), min(len(bases), at + 1)), key=lambda at: abs(middles[at] - middle))
+        over.setdefault(near, []).append(mark)
     found = [[bases[0], *over.get(0, ())]]
     for at, (before, char) in enumerate(pairwise(bases), 1):
         if char.x0 - before.x1 > wide * _size(char):
@@ -77,7 +81,9 @@ def read_from_right(run: Sequence[Char]) -> list[tuple[str, Char]]:
     mirrored = bool(right) and right[-1] not in _OPENING
     before: Sequence[Char] = ()
     for unit in reversed(units):
-        space = bool(before) and _is_space(unit[-1], before[0], before_sign=_text(unit[0], mirrored=mirrored) in _CLOSING)
+        space = bool(before) and _is_space(
+            unit[-1], before[0], before_sign=_text(unit[0], mirrored=mirrored) in _CLOSING
+        )
         for number, char in enumerate(unit):
             text = _text(char, mirrored=mirrored and len(unit) == 1)
             inner = number > 0 and _is_space(unit[number - 1], char)

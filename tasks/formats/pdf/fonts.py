@@ -14,7 +14,18 @@ from tasks.formats.pdf.characters import Face
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
 _BOLD_NAMES = ("bold", "black", "heavy", "cmbx", "-medi", "semibold", "demi")
 _MATH_NAMES = ("cmmi", "cmsy", "cmex", "msbm", "msam", "symbol", "math", "eufm")
-_MONO_NAMES = ("mono", "courier", "cmtt", "cmsltt", "sltt", "typewriter", "consol", "menlo", "inconsolata", "sourcecode")
+_MONO_NAMES = (
+    "mono",
+    "courier",
+    "cmtt",
+    "cmsltt",
+    "sltt",
+    "typewriter",
+    "consol",
+    "menlo",
+    "inconsolata",
+    "sourcecode",
+)
 _BOLD_WEIGHT = 600
 _FIXED_PITCH = 1
 """Flag of a font descriptor (ISO 32000-1, table 123)."""

@@ -18,7 +18,7 @@ _BREAKS = frozenset((0x0A, 0x0D))
 # PDFium's own signs for a hyphen at the end of a line.
 _HYPHENS = frozenset((0x02, 0xAD, 0xFFFE))
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
-_VERTICAL = {code: unicodedata.normalize("NFKC", chr(code)) for code in (*range(0xFE10, 0xFE1A), *range(0xFE30, 0xFE45))}
+_UPRIGHT_SIGNS = (*range(0xFE10, 0xFE1A), *range(0xFE30, 0xFE45))
 """Signs as they are written in lines from top to bottom."""
 # Signs that some maps of fonts take for the letters they look like: C, D, L and M as small Roman numerals.
 _ROMAN = {0x217C: "l", 0x217D: "c", 0x217E: "d", 0x217F: "m"}
@@ -26,7 +26,7 @@ _OTHERS = {
     **dict.fromkeys((*range(0x20), *range(0xD800, 0xE000)), ""),
     **dict.fromkeys(_HYPHENS, "-"),
     **_LIGATURES,
-    **_VERTICAL,
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},
     **_ROMAN,
 }
 WIDE = 1.0
@@ -49,6 +49,8 @@ class Segment:
     bold: bool = False
     math: float = 0.0
     """Share of characters in a font of formulas."""
+    mono: float = 0.0
+    """Share of characters in a font whose characters have one width."""
 
     @property
     def middle(self) -> float:
@@ -107,7 +109,7 @@ def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
 
 
 def _lines(chars: Sequence[Char]) -> Iterator[tuple[Sequence[Char], bool]]:
-    """Yields the lines that PDFium sees, where any text runs from right to left, else all as one; and whether it does."""
+    """Yields (line as PDFium sees it, whether letters in it run from right to left); all as one where none do."""
     if not any(direction(char.code) == "R" for char in chars):
         yield chars, False
         return
@@ -159,7 +161,9 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
             if pending and not drawn and (face.spelt or now.faces[-1].spelt):
                 # PDFium takes the whole object for each of its characters; the box of one ends where its ink does.
                 pending = abs(char.x0 - now.x1) > (_INK if now.faces[-1].spelt else _INK / 2) * face.size
-            if pending or (turn == 0 and char.x0 - now.x1 > _SPACE * face.size and not _ideographs(now.parts[-1], text)):
+            if pending or (
+                turn == 0 and char.x0 - now.x1 > _SPACE * face.size and not _ideographs(now.parts[-1], text)
+            ):
                 now.parts.append(" ")
             now.add(char, text)
         pending = drawn = False
@@ -176,12 +180,13 @@ def _closed(now: _Open) -> Segment:
     faces = {id(face): face for face in now.faces}
     counts = Counter(map(id, now.faces))
     sizes: Counter[float] = Counter()
-    bold = math = 0
+    bold = math = mono = 0
     for name, face in faces.items():
         sizes[round(face.size, 1)] += counts[name]
         bold += face.bold * counts[name]
         math += face.math * counts[name]
+        mono += face.mono * counts[name]
     count = len(now.faces)
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(now.parts).strip()
-    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count)
+    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count, mono / count)
