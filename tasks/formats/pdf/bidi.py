@@ -136,7 +136,7 @@ def _end_of_left_to_right(run: Sequence[Char], kinds: Sequence[str], start: int)
 
 
 def _is_mark(code: int) -> bool:
-    return code > 0x2FF and unicodedata.combining(chr(code)) > 0
+    return 0x590 <= code <= 0x8FF and unicodedata.combining(chr(code)) > 0
 
 
 def _size(char: Char) -> float:

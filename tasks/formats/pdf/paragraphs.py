@@ -93,7 +93,7 @@ def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
         return texts
     most = max(line.end for line in group)
     ends = [at for at in range(1, len(group)) if _has_room(group, at, most)]
-    if 2 * len(ends) >= len(group) - 1:  # a list without bullets: the longest of its lines ends, too
+    if 3 * len(ends) >= 2 * (len(group) - 1):  # a list without bullets: the longest of its lines ends, too
         ends = [at for at in range(1, len(group)) if _has_room(group, at, right)]
     return [END * (at in ends) + text for at, text in enumerate(texts)]
 
@@ -101,11 +101,14 @@ def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
 def _has_room(group: Sequence[Line], at: int, most: float) -> bool:
     """Returns whether the line before had room for the first word of this one, were `most` the end of full lines.
 
-    Lines that end where a neighbour does are full: they are justified, or beside a figure.
+    Lines that end where a neighbour does are full: they are justified, or beside a figure. So are lines with as many
+    characters as the longest one, which a program has divided without looking at widths.
     """
     before, line = group[at - 1], group[at]
     word = 1 if _without_words(line.text[0]) else len(line.text.split(" ", 1)[0])
     room = most - before.end - (word + 1) * (line.x1 - line.x0) / max(1, len(line.text))
+    if len(before.text) + 1 + word > max(len(one.text) for one in group):
+        return False
     beside = (*group[max(0, at - 2) : at - 1], line)
     return room > before.size and all(abs(before.end - other.end) >= 0.1 * before.size for other in beside)
 

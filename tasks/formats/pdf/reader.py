@@ -15,10 +15,12 @@ import pypdfium2.raw as pdfium
 
 from tasks.formats.pdf.characters import Char, Face, RawPage
 from tasks.formats.pdf.fonts import Faces
-from tasks.formats.pdf.turning import upright
+from tasks.formats.pdf.turning import turn_of, upright
 
 _EVERY = 4
 """Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
+_MOST_NOTES = 1_000
+_FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 
 
@@ -90,7 +92,7 @@ def pages(document: Any, limits: Limits) -> Iterator[RawPage]:
     """
     started, chars = time.process_time(), 0
     for index in range(pdfium.FPDF_GetPageCount(document)):
-        handle = pdfium.FPDF_LoadPage(document, index)
+        handle = _loaded(document, index)
         if not handle:
             yield RawPage(index + 1, 0, 0)
             continue
@@ -111,16 +113,43 @@ def _page(handle: Any, number: int, limits: Limits, chars: int) -> RawPage:
     left, bottom, right, top = _media_box(handle)
     turn = pdfium.FPDFPage_GetRotation(handle) % 4
     page = RawPage(number, right - left, top - bottom, objects=objects, rotation=turn)
-    text = pdfium.FPDFText_LoadPage(handle)
-    if text:
-        try:
-            if chars + pdfium.FPDFText_CountChars(text) > limits.chars:
-                raise Unreadable("pdf_too_many_chars")
-            page.chars = _chars(text, left, top)
-        finally:
-            pdfium.FPDFText_ClosePage(text)
+    page.chars = _text(handle, left, top, limits.chars - chars)
+    if (reading := turn_of(page.chars)) != turn:  # PDFium makes lines of what stands upright as a viewer shows it
+        pdfium.FPDFPage_SetRotation(handle, reading)
+        page.chars = _text(handle, left, top, limits.chars - chars)
     _images(handle, page)
     return upright(page)
+
+
+def _loaded(document: Any, index: int) -> Any:
+    """Returns the handle of a page, what is filled into its form and typed over it included."""
+    handle = pdfium.FPDF_LoadPage(document, index)
+    if handle and _has_fields(handle) and pdfium.FPDFPage_Flatten(handle, pdfium.FLAT_NORMALDISPLAY) == _FLATTENED:
+        pdfium.FPDF_ClosePage(handle)
+        handle = pdfium.FPDF_LoadPage(document, index)
+    return handle
+
+
+def _has_fields(handle: Any) -> bool:
+    for at in range(min(pdfium.FPDFPage_GetAnnotCount(handle), _MOST_NOTES)):
+        note = pdfium.FPDFPage_GetAnnot(handle, at)
+        kind = pdfium.FPDFAnnot_GetSubtype(note)
+        pdfium.FPDFPage_CloseAnnot(note)
+        if kind in (pdfium.FPDF_ANNOT_WIDGET, pdfium.FPDF_ANNOT_FREETEXT):
+            return True
+    return False
+
+
+def _text(handle: Any, left: float, top: float, most: int) -> list[Char]:
+    text = pdfium.FPDFText_LoadPage(handle)
+    if not text:
+        return []
+    try:
+        if pdfium.FPDFText_CountChars(text) > most:
+            raise Unreadable("pdf_too_many_chars")
+        return _chars(text, left, top)
+    finally:
+        pdfium.FPDFText_ClosePage(text)
 
 
 def _media_box(handle: Any) -> tuple[float, float, float, float]:

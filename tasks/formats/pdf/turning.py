@@ -12,14 +12,18 @@ from tasks.formats.pdf.characters import Char, Face, RawPage
 _ENOUGH = 10
 
 
-def upright(page: RawPage) -> RawPage:
-    """Returns the page turned so that most of its characters stand upright, in lines from left to right."""
+def turn_of(chars: Sequence[Char]) -> int:
+    """Returns the direction of most characters, in quarters of a full turn, anticlockwise."""
     turns = [0, 0, 0, 0]
-    for char in page.chars:
+    for char in chars:
         if char.face is not None:
             turns[char.face.turn] += 1
-    turn = max(range(4), key=lambda one: turns[one])
-    if turn:
+    return max(range(4), key=lambda one: turns[one])
+
+
+def upright(page: RawPage) -> RawPage:
+    """Returns the page turned so that most of its characters stand upright, in lines from left to right."""
+    if turn := turn_of(page.chars):
         page = _turned(page, turn, {one: (one - turn) % 4 for one in range(4)})
     if _is_vertical(page.chars):
         # Latin letters lie on their side in such lines; the others stand upright before and after.
