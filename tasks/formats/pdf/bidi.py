@@ -68,12 +68,40 @@ def runs(line: Sequence[Char], wide: float) -> list[list[Char]]:
     return found
 
 
-def read_from_right(run: Sequence[Char]) -> list[tuple[str, Char]]:
+def read(run: Sequence[Char], *, from_right: bool) -> list[tuple[str, Char]]:
     """Returns (text, character) of a run in the order in which it is read; " " before a word goes with it.
 
     Args:
         run: one of `runs`.
+        from_right: whether the line is read from right to left, and not from left to right.
     """
+    if from_right:
+        return _from_right(run)
+    ordered: list[tuple[str, Char]] = []
+    at = 0
+    while at < len(run):
+        end = _end_of_right_to_left(run, at)
+        found = _from_right(run[at:end])
+        if at and _is_space(run[at - 1], run[at]):
+            found[0] = (" " + found[0][0], found[0][1])
+        ordered += found
+        at = end
+    return ordered
+
+
+def _end_of_right_to_left(run: Sequence[Char], start: int) -> int:
+    """Returns the end of the words from right to left that begin at `start`, or of the one other character there."""
+    end = start + 1
+    if direction(run[start].code) == "R":
+        for at in range(start + 1, len(run)):
+            kind = direction(run[at].code)
+            if kind == "L":
+                break
+            end = at + 1 if kind == "R" or _is_mark(run[at].code) else end
+    return end
+
+
+def _from_right(run: Sequence[Char]) -> list[tuple[str, Char]]:
     units = _units(run)
     ordered: list[tuple[str, Char]] = []
     right = [chr(unit[0].code) for unit in units if len(unit) == 1 and chr(unit[0].code) in _BRACKETS]
@@ -81,9 +109,8 @@ def read_from_right(run: Sequence[Char]) -> list[tuple[str, Char]]:
     mirrored = bool(right) and right[-1] not in _OPENING
     before: Sequence[Char] = ()
     for unit in reversed(units):
-        space = bool(before) and _is_space(
-            unit[-1], before[0], before_sign=_text(unit[0], mirrored=mirrored) in _CLOSING
-        )
+        closing = _text(unit[0], mirrored=mirrored) in _CLOSING
+        space = bool(before) and _is_space(unit[-1], before[0], before_sign=closing)
         for number, char in enumerate(unit):
             text = _text(char, mirrored=mirrored and len(unit) == 1)
             inner = number > 0 and _is_space(unit[number - 1], char)
@@ -121,17 +148,24 @@ def _units(run: Sequence[Char]) -> list[list[Char]]:
 
 
 def _end_of_left_to_right(run: Sequence[Char], kinds: Sequence[str], start: int) -> int:
-    """Returns the end of the words from `start` on: after a letter all up to the last letter or digit before an "R"."""
-    end, latin = start + 1, kinds[start] == "L"
+    """Returns the end of the words from `start` on: after a letter all up to the last letter or digit before an "R".
+
+    A bracket belongs to them if its other half does.
+    """
+    end, latin, open_ones = start + 1, kinds[start] == "L", 0
     for at in range(start + 1, len(run)):
-        if kinds[at] == "R":
+        text, kind = chr(run[at].code), kinds[at]
+        if kind == "R" or open_ones < 0:
             break
-        if kinds[at]:
-            if not latin and (at > end + 1 or (kinds[at] == "L" and at > end)):
+        open_ones += (text in _BRACKETS) * (1 if text in _OPENING else -1)
+        if kind:
+            if not latin and (at > end + 1 or (kind == "L" and at > end)):
                 break  # a number, and behind it something else
-            end, latin = at + 1, latin or kinds[at] == "L"
-        elif not latin and chr(run[at].code) not in _IN_NUMBERS:
+            latin = latin or kind == "L"
+        elif not latin and text not in _IN_NUMBERS:
             break
+        if (kind or text in _BRACKETS) and not open_ones:
+            end = at + 1
     return end
 
 

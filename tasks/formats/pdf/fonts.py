@@ -45,14 +45,13 @@ class Faces:
         self._fonts: dict[int, _Font] = {}
         self._spelt: dict[int, int] = {}
 
-    def of(self, drawn: Any) -> Face | None:
-        """Returns the face of a text object; None if its text has been given already.
+    def of(self, drawn: Any) -> tuple[Face, bool]:
+        """Returns the face of a text object, and whether its text has been given already.
 
         A text for several objects (ActualText of marked content) is given by PDFium with each of them.
         """
-        mark = _spelling(drawn)
-        if mark and self._spelt.setdefault(mark, ctypes.addressof(drawn.contents)) != ctypes.addressof(drawn.contents):
-            return None
+        mark, address = _spelling(drawn), ctypes.addressof(drawn.contents)
+        again = mark != 0 and self._spelt.setdefault(mark, address) != address
         size, matrix = ctypes.c_float(), pdfium.FS_MATRIX()
         pdfium.FPDFTextObj_GetFontSize(drawn, size)
         pdfium.FPDFPageObj_GetMatrix(drawn, matrix)
@@ -61,7 +60,7 @@ class Faces:
         font = self._font(pdfium.FPDFTextObj_GetFont(drawn))
         invisible = pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE
         made = Face(abs(size.value * scale), font.bold, font.math, font.mono, invisible, bool(mark), turn)
-        return self._equal.setdefault(made, made)
+        return self._equal.setdefault(made, made), again
 
     def _font(self, font: Any) -> _Font:
         if not font:

@@ -91,8 +91,13 @@ def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
     texts = [line.text for line in group]
     if kind not in ("paragraph", "item", "footnote"):
         return texts
-    most = max(line.end for line in group)
-    ends = [at for at in range(1, len(group)) if _has_room(group, at, most)]
+    most, longest = max(line.end for line in group), max(len(text) for text in texts)
+    ends = [
+        at
+        for at in range(1, len(group))
+        # Lines of equally many characters were divided by a program that does not look at widths.
+        if _has_room(group, at, most) and len(texts[at - 1]) + 1 + _word(texts[at]) <= longest
+    ]
     if 3 * len(ends) >= 2 * (len(group) - 1):  # a list without bullets: the longest of its lines ends, too
         ends = [at for at in range(1, len(group)) if _has_room(group, at, right)]
     return [END * (at in ends) + text for at, text in enumerate(texts)]
@@ -101,16 +106,17 @@ def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
 def _has_room(group: Sequence[Line], at: int, most: float) -> bool:
     """Returns whether the line before had room for the first word of this one, were `most` the end of full lines.
 
-    Lines that end where a neighbour does are full: they are justified, or beside a figure. So are lines with as many
-    characters as the longest one, which a program has divided without looking at widths.
+    Lines that end where a neighbour does are full: they are justified, or beside a figure.
     """
     before, line = group[at - 1], group[at]
-    word = 1 if _without_words(line.text[0]) else len(line.text.split(" ", 1)[0])
-    room = most - before.end - (word + 1) * (line.x1 - line.x0) / max(1, len(line.text))
-    if len(before.text) + 1 + word > max(len(one.text) for one in group):
-        return False
+    room = most - before.end - (_word(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
     beside = (*group[max(0, at - 2) : at - 1], line)
     return room > before.size and all(abs(before.end - other.end) >= 0.1 * before.size for other in beside)
+
+
+def _word(text: str) -> int:
+    """Returns how many characters of a line cannot be divided at its beginning."""
+    return 1 if _without_words(text[0]) else len(text.split(" ", 1)[0])
 
 
 def _without_words(letter: str) -> bool:

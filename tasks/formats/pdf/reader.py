@@ -165,7 +165,7 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
     addressof, new = ctypes.addressof, tuple.__new__
     unmapped = left_out = False
     made = Faces()
-    faces: dict[int, Face | None] = {}
+    faces: dict[int, tuple[Face, bool]] = {}
     box = pdfium.FS_RECTF()
     place = ctypes.byref(box)
     found = []
@@ -179,9 +179,8 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         address = addressof(drawn.contents)
         if address not in faces:
             faces[address] = made.of(drawn)
-        face = faces[address]
-        left_out = face is None
-        if face is None:
+        face, left_out = faces[address]
+        if left_out:
             continue
         box_of(text, at, place)
         x0, x1 = box.left - left, box.right - left

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tasks.formats.pdf.accents import with_accents
-from tasks.formats.pdf.bidi import direction, mostly_right_to_left, read_from_right, runs
+from tasks.formats.pdf.bidi import direction, mostly_right_to_left, read, runs
 from tasks.formats.pdf.characters import Char
 
 _SPACES = frozenset((0x20, 0x09, 0xA0, 0x2007, 0x202F, 0x3000))
@@ -101,8 +101,9 @@ def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
     turned: list[Segment] = []
     whole = mostly_right_to_left(chars)
     for line, mixed in _lines(chars):
-        if mixed and (whole or mostly_right_to_left(line)):
-            upright += map(_read_from_right, runs(line, WIDE))
+        if mixed:
+            from_right = whole or mostly_right_to_left(line)
+            upright += (_read(run, from_right=from_right) for run in runs(line, WIDE))
         else:
             _left_to_right(line, upright, turned)
     return [one for one in upright if one.text], [one for one in turned if one.text]
@@ -122,9 +123,9 @@ def _lines(chars: Sequence[Char]) -> Iterator[tuple[Sequence[Char], bool]]:
             line = []
 
 
-def _read_from_right(run: list[Char]) -> Segment:
+def _read(run: list[Char], *, from_right: bool) -> Segment:
     now: _Open | None = None
-    for text, char in read_from_right(run):
+    for text, char in read(run, from_right=from_right):
         space, text = " " * text.startswith(" "), _text_of(ord(text[-1]))
         if now is None:
             now = _Open(char, text)
