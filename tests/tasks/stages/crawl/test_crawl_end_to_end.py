@@ -10,6 +10,7 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.core.errors import InputError
 from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
+from tasks.run.model_lineage import refused
 from tasks.stages.crawl.config import CrawlConfig
 
 
@@ -158,6 +159,7 @@ def test_rows_leave_with_a_reason_each(crawl):
     assert status[site.url("/broken")] == "db_unfetched"
     for segment in cycle.segments:
         assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
+    assert refused(cycle.warc) == {"robots_denied": 1, "noindex": 1, "ai_optout": 0}, "what a model's card counts"
 
 
 def test_a_redirect_to_an_inside_address_is_not_followed(crawl):
