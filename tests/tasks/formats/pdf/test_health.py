@@ -49,3 +49,6 @@ def test_letters_without_a_map_count_if_they_make_no_language() -> None:
     shifted = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in PROSE)
     assert health(page(PROSE, [True] * len(PROSE))).score < 0.5
     assert health(page(shifted, [True] * len(shifted))).needs_ocr
+    glyphs = "ajAe bnfule sidnaA ifesmA enepeYi bAiRef rubAr pezivA blAna " * 8
+    assert health(page(glyphs)).score < 0.5
+    assert health(page(glyphs, [True] * len(glyphs))).needs_ocr
