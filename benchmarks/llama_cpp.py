@@ -4,8 +4,8 @@
 
 MODEL is a folder that `python -m tasks export .. gguf` has made. `--peers` names a folder for an environment with
 llama.cpp (`xllamacpp`, whose wheel has it built). Both continue each prompt greedily, in fp32. llama.cpp adds in
-another order, so where the two likeliest tokens are closer than rounding the texts part: `same` counts the tokens until there,
-and `margin` is the difference of their logits at that place.
+another order, so where the two likeliest tokens are closer than rounding the texts part: `same` counts the tokens
+until there, and `margin` is the difference of their logits at that place.
 
 Writes `benchmarks/results/llama_cpp.json`.
 """
