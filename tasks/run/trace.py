@@ -28,6 +28,7 @@ from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.run.chain import CAPTURE, Chain, many
 from tasks.run.trace_text import render
+from tasks.run.traced_pages import pages_read
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]
 
@@ -139,7 +140,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
         {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
         epoch, slices: [{id, url, start, length, pos, text}]}]}; `skipped` is why the step did not change the model, or
         ""; `text` is the beginning of what the model read: nothing of a slice that is `withheld`, because it was taken
-        down before, or because it or its shard had spoilt steps. The first `most` sequences have slices, or all.
+        down before, or because it or its shard had spoilt steps. `pages` are those of the file that it stands on, of a
+        document that has some. The first `most` sequences have slices, or all.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -267,17 +269,20 @@ def _pieces(chain: Chain, sequences: Sequence[Found], step: int) -> list[list[Fo
         for (shard, _, offset, length), gone in zip(flat, withheld, strict=True)
     ]
     texts = map(chain.tokenizer.decode, (one.tolist() for one in index.tokens(ranges, plan.format.dtype)))
-    found = zip(entries, withheld, texts, strict=True)
+    stretches = zip(entries, flat, strict=True)
+    pages = many(lambda one: pages_read(chain, one[0], one[1][2] - one[0].offset, one[1][3]), stretches)
+    found = zip(entries, withheld, texts, pages, strict=True)
     pieces = []
     for one in slices:
         pos, inside = 0, list[Found]()
         for _, _, offset, length in one:
-            entry, gone, text = next(found)
+            entry, gone, text, numbers = next(found)
             place = {
                 "start": offset - entry.offset,
                 "length": length,
                 "pos": pos,
                 **({"withheld": True} if gone else {}),
+                **({"pages": numbers} if numbers else {}),
             }
             inside.append({"id": entry.uid.hex(), "url": entry.url, **place, "text": text})
             pos += length

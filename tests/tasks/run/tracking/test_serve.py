@@ -71,12 +71,15 @@ def test_a_registered_model_is_served_and_its_folder_loads_in_transformers(tmp_p
         port, number = free_port(), version.version
         command = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", f"models:/served/{number}",
                    "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
-        environment = {**os.environ, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        # As in an activated environment: MLflow looks for its web server on the PATH.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
         process = subprocess.Popen(command, env=environment, start_new_session=True, cwd=Path(__file__).parents[4])
         try:
             answer = asked(port, process)
         finally:
-            os.killpg(process.pid, 9)
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
             process.wait()
         folder = Path(client(uri).download_artifacts(version.run_id, "model", str(tmp_path)))
     data = next(path.parent for path in folder.rglob("config.json"))
