@@ -226,8 +226,8 @@ def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
 
 
 def _counts(section: str, makes: Sequence[str]) -> bool:
-    """Returns whether a section affects the assets of a recipe; the sources of documents always do."""
-    return section in ("crawl", "extract") or any(section in sections_of(asset) for asset in makes)
+    """Returns whether a section affects what a recipe makes; the sources of documents and its operations always do."""
+    return section in ("crawl", "extract", "examples") or any(section in sections_of(asset) for asset in makes)
 
 
 def _across(settings: Mapping[str, Any]) -> Iterator[str]:

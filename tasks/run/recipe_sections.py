@@ -11,6 +11,7 @@ from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
@@ -43,6 +44,7 @@ class Sections:
     pack: PackConfig | None = None
     canary: CanaryConfig | None = None
     train: TrainConfig | None = None
+    examples: ExamplesConfig | None = None
 
 
 READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
@@ -54,11 +56,12 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
     "tokenizer": (TokenizerConfig, ("weights",)),
     "encode": (EncodeConfig, ("columns", "token_files")),
-    "chunks": (ChunksConfig, ("code_sources",)),
+    "chunks": (ChunksConfig, ("enabled", "code_sources")),
     "spans": (SpansConfig, ("enabled",)),
     "repeats": (RepeatsConfig, ("enabled",)),
     "pack": (PackConfig, ("by", "leave_out_repeats")),
     "canary": (CanaryConfig, ("current", "target", "guarded")),
     "train": (TrainConfig, ("mixture", "anneal", "replay")),
+    "examples": (ExamplesConfig, ("chunks",)),
 }
 """Class of each section, and the fields that the checks read."""

@@ -267,3 +267,13 @@ def test_the_checks_of_a_recipe_with_models_load_nothing_heavy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_chunks_that_become_examples_are_cut_by_the_recipe_or_named() -> None:
+    assert "examples.chunks: the recipe cuts no chunks: set [chunks] enabled = true" in refused({"examples.chunks": {}})
+    named = {"of": "mine/chunks@2026.10", "sources": ["books"]}
+    assert DEMO.override({"examples.chunks": named}).stages("finetune") == ("examples",)
+    own = {"chunks.enabled": True, "examples.chunks": {"sources": ["wob"]}}
+    assert 'examples.chunks.sources: the recipe has no source "wob". Did you mean "web"?' in refused(own)
+    assert "are <recipe>/chunks@<version>" in refused({"examples.chunks": {"of": "mine/documents@1"}})
+    assert "chunks are no preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
