@@ -23,8 +23,8 @@ from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.external_files import find
-from tasks.stages.evaluate.scoring import FOLDER, score_tasks
-from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
+from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.lm_eval_model import for_lm_eval
 from tasks.trainer.serve import TextModel

@@ -31,7 +31,6 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup_index.config import DedupIndexConfig
-from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
@@ -42,6 +41,7 @@ from tasks.stages.spans.config import SpansConfig
 from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.tuning.config import FinetuneConfig
 

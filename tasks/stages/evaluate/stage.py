@@ -24,22 +24,22 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, PartRecord
-from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate import task_report
-from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.evaluate.contamination import learned
-from tasks.stages.evaluate.items import files_of
-from tasks.stages.evaluate.scoring import score_tasks
-from tasks.stages.evaluate.task_metrics import decisive
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file
 from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
+from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.contender import matching_tokenizer
+from tasks.trainer.evaluation.items import files_of
+from tasks.trainer.evaluation.scoring import score_tasks
+from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import Transformer
@@ -60,7 +60,7 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     checkpoint, shards = inputs["checkpoint"], ShardSet.open(inputs["shards"])
     step = milestones(checkpoint)[-1]
     model, described = load(checkpoint, step)
-    tokenizer = _matching_tokenizer(inputs["tokenizer"], described)
+    tokenizer = Tokenizer.from_str(matching_tokenizer(inputs["tokenizer"], described))
     sources = [source for source in shards.sources if shards.n_documents(source, HELDOUT)]
     if not sources:
         raise InputError(f"{inputs['shards'].address} has no held-out document", "raise encode.heldout_share")
@@ -181,16 +181,6 @@ def _samples(
         more = continuation(model, prompt, described["eos_id"], described["seq_len"], sampling)
         samples.append({"source": source, "prompt": tokenizer.decode(prompt), "continuation": tokenizer.decode(more)})
     return samples
-
-
-def _matching_tokenizer(artifact: Artifact, described: dict[str, Any]) -> Tokenizer:
-    data = artifact.read("tokenizer.json")
-    if sha256_of(data) != described["tokenizer_sha256"]:
-        raise InputError(
-            f"{artifact.address} is not the tokenizer the checkpoint was trained with",
-            "evaluate with the tokenizer that the shards were encoded with",
-        )
-    return Tokenizer.from_str(data.decode())
 
 
 def _report(scores: dict[str, Any]) -> Report:

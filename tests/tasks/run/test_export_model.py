@@ -11,7 +11,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.run.export_model import export_model, last_weights
-from tasks.stages.evaluate.config import EvaluateConfig
+from tasks.trainer.evaluation.config import EvaluateConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
 from tests.taken_down import take_down

@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from tasks.core.artifact import Artifact
 from tasks.run.tracking import TrackingContext
 from tasks.run.tracking.run import StageRun
-from tasks.stages.evaluate.config import EvaluateConfig
 from tasks.stages.register.config import RegisterConfig
+from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import TextModel
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in

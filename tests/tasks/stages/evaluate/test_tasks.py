@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import parse
@@ -19,10 +20,12 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
-from tasks.stages.evaluate import scoring, stage, task_metrics
-from tasks.stages.evaluate.config import EvaluateConfig
-from tasks.stages.evaluate.items import read
-from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.stages.evaluate import stage
+from tasks.trainer.evaluation import scoring, task_metrics
+from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.contender import matching_tokenizer
+from tasks.trainer.evaluation.items import read
+from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.likelihood import Likelihood, Scorer
 from tests.conftest import run_stage_in
@@ -53,7 +56,7 @@ def choices(path: str, **more: Any) -> TaskConfig:
 
 def scorer_of(made: Made, trained: Artifact, step: int = 150) -> Scorer:
     model, described = stage.load(trained, step)
-    tokenizer = stage._matching_tokenizer(made.tokenizer, described)
+    tokenizer = Tokenizer.from_str(matching_tokenizer(made.tokenizer, described))
     return Scorer(model, tokenizer, described["eos_id"], described["seq_len"], 64)
 
 

@@ -3,7 +3,7 @@
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config, Problems, duplicates
-from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.trainer.evaluation.task_config import TaskConfig
 
 
 class EvaluateConfig(Config):

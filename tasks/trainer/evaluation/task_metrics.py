@@ -22,8 +22,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from tasks.stages.evaluate.items import Item
-from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.trainer.evaluation.items import Item
+from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.likelihood import Likelihood
 
 BPB_BELOW = 750_000_000

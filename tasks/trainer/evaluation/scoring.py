@@ -1,11 +1,13 @@
 """Scores a model on tasks, in parts of some items each.
 
-Writes `tasks/task.<task>.<step>.<number>.parquet`, one row per item: its id, its metrics (`task_metrics.METRICS`), the
-log-likelihoods of its choices or of its answer, and the text that was generated ("" where none was).
+Writes `tasks/task.<task>.<label>.<number>.parquet`, one row per item: its id, its metrics (`task_metrics.METRICS`), the
+log-likelihoods of its choices or of its answer, and the text that was generated ("" where none was). The label tells
+models apart; of milestones it is the step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any
 
@@ -14,9 +16,9 @@ import pyarrow as pa
 from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
-from tasks.stages.evaluate import items, task_metrics
-from tasks.stages.evaluate.items import Item
-from tasks.stages.evaluate.task_config import TaskConfig
+from tasks.trainer.evaluation import items, task_metrics
+from tasks.trainer.evaluation.items import Item
+from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.likelihood import Request, Scorer
 
 FOLDER = "tasks"
@@ -50,28 +52,50 @@ def score_tasks(
     Raises:
         InputError: a task cannot be read, or an item cannot be scored.
     """
-    sizes = {task.name: items.count(task) for task in tasks}
-    total, done = len(steps) * sum(sizes.values()), 0
     found = []
     for step in steps:
-        scorer: Scorer | None = None
+        scorer = lru_cache(1)(partial(load, step))
         for task in tasks:
-            names = _part_names(task, step, sizes[task.name])
-            for name, some in zip(names, _in_parts(task), strict=True):
-                output.progress(done, total, f"{task.name} at step {step:,}")
-                if name not in output.committed:
-                    scorer = scorer or load(step)
-                    with output.part(name) as part:
-                        _write(part, task, some, _scored(task, scorer, some))
-                done += len(some)
-            found.append({"task": task.name, "kind": task.kind, "step": step, "shots": task.shots,
-                          "items": sizes[task.name], "metrics": _summary(task, names, output)})  # fmt: skip
-    output.progress(total, total, "all tasks")
+            scores = score_task(task, f"{step:08d}", scorer, output)
+            metrics = task_metrics.summary(task.kind, scores)
+            about = {"task": task.name, "kind": task.kind, "step": step, "shots": task.shots}
+            found.append({**about, "items": len(scores["item"]), "metrics": metrics})
     return found
 
 
-def _part_names(task: TaskConfig, step: int, count: int) -> list[str]:
-    return [f"task.{task.name}.{step:08d}.{number:05d}" for number in range(-(-count // ITEMS_PER_PART))]
+def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output: Output) -> dict[str, list[Any]]:
+    """Scores a model on all items of a task; parts that are there already are not scored again.
+
+    Args:
+        task: the task.
+        label: distinguishes this model's parts from those of others.
+        load: returns the model; called only if something is left to score.
+        output: receives the parts.
+
+    Returns:
+        "item" and the metrics of its kind (`task_metrics.METRICS`), each with a value per item, in order.
+
+    Raises:
+        InputError: the task cannot be read, or an item cannot be scored.
+    """
+    total, done = items.count(task), 0
+    names = _part_names(task, label, total)
+    for name, some in zip(names, _in_parts(task), strict=True):
+        output.progress(done, total, f"{task.name}, {label}")
+        if name not in output.committed:
+            scored = _scored(task, load(), some)
+            with output.part(name) as part:
+                _write(part, task, some, scored)
+        done += len(some)
+    output.progress(total, total, f"{task.name}, {label}")
+    wanted = ["item", *task_metrics.METRICS[task.kind]]
+    paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
+    table = pa.concat_tables([parquet.read(output.store.local(path), wanted) for path in paths])
+    return {name: table.column(name).to_pylist() for name in wanted}
+
+
+def _part_names(task: TaskConfig, label: str, count: int) -> list[str]:
+    return [f"task.{task.name}.{label}.{number:05d}" for number in range(-(-count // ITEMS_PER_PART))]
 
 
 def _in_parts(task: TaskConfig) -> Iterator[list[Item]]:
@@ -120,10 +144,3 @@ def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[
     columns["text"] = [one.text for one in scored]
     part.count_in(len(some))
     part.table(FOLDER, pa.table(columns))
-
-
-def _summary(task: TaskConfig, names: Sequence[str], output: Output) -> dict[str, dict[str, float | None]]:
-    wanted = list(task_metrics.METRICS[task.kind])
-    paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
-    table = pa.concat_tables([parquet.read(output.store.local(path), wanted) for path in paths])
-    return task_metrics.summary(task.kind, {name: table.column(name).to_pylist() for name in wanted})

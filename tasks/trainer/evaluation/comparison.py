@@ -1,0 +1,186 @@
+"""Two models on the same held-out documents and the same items of tasks, paired by document and item.
+
+The models may have different tokenizers: a document is compared by its text. Each model encodes it with its own
+tokenizer and predicts every token, end-of-text included (`tasks.trainer.bpb`); both bit counts are over the UTF-8 bytes
+of one text. Tasks are compared by the metric that decides between models of their size (`task_metrics.decisive`).
+
+Writes `documents/<label>.<source>.parquet` {id, bytes, bits} and the items of tasks (`scoring`), a part each: what is
+there already is not scored again, and a model of which nothing is left to score is not loaded.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from tasks.core import parquet
+from tasks.core.stage import Output
+from tasks.formats.tokens.shard_set import ShardSet
+from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
+from tasks.trainer.evaluation import paired, task_metrics
+from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.contender import Contender
+from tasks.trainer.evaluation.paired import Estimate
+from tasks.trainer.evaluation.scoring import score_task
+from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.likelihood import Scorer
+
+FOLDER = "documents"
+BPB = "bpb"
+LOWER_IS_BETTER = frozenset({BPB})
+"""Of the metrics that decide."""
+
+
+class Text(NamedTuple):
+    """A held-out document."""
+
+    uid: bytes
+    text: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two models on one source of documents, or on one task.
+
+    Attributes:
+        kind: what it is.
+        name: of the source or task.
+        metric: `bpb`, or another of `task_metrics` of which more is better.
+        items: number of documents or items.
+        first: value of the first model.
+        second: value of the second model.
+        difference: how much better the second is.
+    """
+
+    kind: Literal["source", "task"]
+    name: str
+    metric: str
+    items: int
+    first: float
+    second: float
+    difference: Estimate
+
+    def row(self, confidence: float) -> dict[str, Any]:
+        """Returns it as JSON has it; an edge of the interval is null where there is none."""
+        low, high = (edge if math.isfinite(edge) else None for edge in self.difference.interval(confidence))
+        stderr = self.difference.stderr if math.isfinite(self.difference.variance) else None
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "metric": self.metric,
+            "items": self.items,
+            "first": self.first,
+            "second": self.second,
+            "difference": self.difference.value,
+            "stderr": stderr,
+            "interval": [low, high],
+        }
+
+
+def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[Text]]:
+    """Returns the held-out documents of every source that has some.
+
+    Args:
+        shards: token shards.
+        tokenizer: content of the `tokenizer.json` that they were encoded with.
+        max_tokens: of a source at most, counted in its own tokens, in whole documents, at least one.
+    """
+    decoder = Tokenizer.from_str(tokenizer)
+    found = {}
+    for source in shards.sources:
+        if next(shards.heldout(source), None) is not None:
+            some = heldout(shards, source, max_tokens)
+            found[source] = [
+                Text(one.uid, decoder.decode(one.tokens[:-1].tolist(), skip_special_tokens=False)) for one in some
+            ]
+    return found
+
+
+def compare(
+    first: Contender,
+    second: Contender,
+    texts: Mapping[str, Sequence[Text]],
+    config: EvaluateConfig,
+    output: Output,
+) -> list[Compared]:
+    """Compares two models on the texts of each source, and on the tasks of `config`.
+
+    Args:
+        first: the model to compare with.
+        second: the model that may be better; with another label.
+        texts: documents that neither has learned from, by source (`texts_of`); {}: tasks alone.
+        config: tasks, batches and threads.
+        output: receives the parts.
+
+    Returns:
+        sources, then tasks, in the order given.
+
+    Raises:
+        InputError: a model cannot be loaded, a task cannot be read, or an item cannot be scored by one of the models.
+    """
+    use_threads(config.threads)
+    of_texts, of_tasks = [], []
+    for contender in (first, second):
+        load = lru_cache(1)(partial(contender.load, config.task_batch_tokens))
+        bits = partial(_bits, contender, load, config.batch_windows, output)
+        of_texts.append({source: bits(source, some) for source, some in texts.items()})
+        of_tasks.append({task.name: score_task(task, contender.label, load, output) for task in config.tasks})
+    sources = [_of_source(source, of_texts[0][source], of_texts[1][source]) for source in texts]
+    size = min(first.parameters, second.parameters)
+    return [*sources, *(_of_task(task, size, of_tasks[0][task.name], of_tasks[1][task.name]) for task in config.tasks)]
+
+
+def _bits(
+    contender: Contender,
+    load: Callable[[], Scorer],
+    batch_windows: int,
+    output: Output,
+    source: str,
+    texts: Sequence[Text],
+) -> pa.Table:
+    """Returns a row per document: id, bytes, bits."""
+    name = f"{contender.label}.{source}"
+    output.progress(0, len(texts), f"{source}, {contender.label}")
+    if name not in output.committed:
+        scorer = load()
+        documents = list(encoded(texts, contender.tokenizer, scorer.eos_id))
+        bits = document_bits(scorer.model, documents, scorer.eos_id, scorer.context, batch_windows)
+        columns = {"id": [one.uid.hex() for one in documents], "bytes": [one.n_bytes for one in documents]}
+        with output.part(name) as part:
+            part.count_in(len(documents))
+            part.table(FOLDER, pa.table({**columns, "bits": bits}))
+    output.progress(len(texts), len(texts), f"{source}, {contender.label}")
+    return parquet.read(output.store.local(f"{output.address.path}/{FOLDER}/{name}.parquet"))
+
+
+def encoded(texts: Iterable[Text], tokenizer: str, eos_id: int) -> Iterable[Heldout]:
+    """Yields documents in the tokens of a tokenizer, as the shards have them: special tokens in a text are plain."""
+    encoder = Tokenizer.from_str(tokenizer)
+    encoder.encode_special_tokens = True
+    for one in texts:
+        ids = encoder.encode(one.text, add_special_tokens=False).ids
+        yield Heldout(one.uid, np.array([*ids, eos_id]), len(one.text.encode()))
+
+
+def _of_source(source: str, first: pa.Table, second: pa.Table) -> Compared:
+    bits = [np.array(table["bits"].to_pylist()) for table in (first, second)]
+    size = first["bytes"].to_pylist()
+    before, after = (math.fsum(some) / math.fsum(size) for some in bits)
+    difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
+    return Compared("source", source, BPB, len(size), before, after, difference)
+
+
+def _of_task(
+    task: TaskConfig, parameters: int, first: Mapping[str, Sequence[Any]], second: Mapping[str, Sequence[Any]]
+) -> Compared:
+    metric = task_metrics.decisive(task.kind, parameters)
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    apart = [sign * (after - before) for before, after in zip(first[metric], second[metric], strict=True)]
+    values = fmean(first[metric]), fmean(second[metric])
+    return Compared("task", task.name, metric, len(apart), *values, paired.of_items(apart))

@@ -1,0 +1,178 @@
+"""Two models on the same documents and items: what is compared, with which interval, and that a kill costs nothing."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.core.stage import Output
+from tasks.core.store import Store
+from tasks.formats.tokens.shard_set import ShardSet
+from tasks.stages.evaluate import stage
+from tasks.stages.tokens.config import TokenizerConfig
+from tasks.trainer.bpb import Heldout
+from tasks.trainer.evaluation import paired
+from tasks.trainer.evaluation.comparison import Compared, compare, encoded, texts_of
+from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.contender import Contender
+from tasks.trainer.evaluation.paired import Estimate
+from tests.conftest import run_stage_in
+from tests.corpora import Made, kept_document, tokens_in
+from tests.tasks.stages.evaluate.test_tasks import QUESTIONS, by_hand, choices, rows_in, scorer_of
+from tests.tasks.trainer.small_run import small_config
+
+
+def output_in(folder: Path) -> Output:
+    return Output(Store(str(folder)), ArtifactId("test/comparison", "dev"), "f" * 64)
+
+
+def held_out(made: Made) -> dict[str, list]:
+    return texts_of(ShardSet.open(made.shards), made.tokenizer.read("tokenizer.json").decode(), 10**9)
+
+
+def by_name(found: Sequence[Compared]) -> dict[str, Compared]:
+    return {one.name: one for one in found}
+
+
+@pytest.fixture(scope="module")
+def young(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same model after a third of its steps."""
+    folder = tmp_path_factory.mktemp("young")
+    (folder / "model.safetensors").write_bytes(trained.read("checkpoints/step-00000050/model.safetensors"))
+    (folder / "model.json").write_bytes(trained.read("model.json"))
+    (folder / "tokenizer.json").write_bytes(made.tokenizer.read("tokenizer.json"))
+    return folder
+
+
+def test_a_longer_training_is_better_by_what_the_stage_measures_and_by_each_item(
+    made: Made, trained: Artifact, young: Path, tmp_path: Path
+) -> None:
+    config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
+    first, second = Contender.of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
+    found = by_name(compare(first, second, held_out(made), config, output_in(tmp_path)))
+    inputs = {"checkpoint": trained, "shards": made.shards, "tokenizer": made.tokenizer}
+    scored = run_stage_in(tmp_path, "tasks.stages.evaluate.stage", config, inputs)  # type: ignore[arg-type]
+    scores = json.loads(scored.read("scores.json"))
+    assert list(found) == ["code", "my-books", "web", "quiz"]
+    for source, score in scores["sources"].items():
+        assert found[source].second == score["bpb"]
+        assert found[source].difference.value == pytest.approx(found[source].first - found[source].second)
+    (task,) = scores["tasks"]
+    assert (found["quiz"].metric, found["quiz"].second) == ("bpb", task["metrics"]["bpb"]["value"])
+    before = scorer_of(made, trained, 50)
+    bits = [
+        -by_hand(before, row["query"], f" {row['choices'][row['gold']]}")
+        / math.log(2)
+        / len(row["choices"][row["gold"]].encode())
+        for row in QUESTIONS
+    ]
+    (path,) = scored.files("tasks/")
+    interval = ttest_rel(bits, scored.table(path).column("bpb").to_pylist()).confidence_interval(0.95)
+    assert found["quiz"].difference.interval(0.95) == pytest.approx((interval.low, interval.high), rel=1e-4)
+
+
+def test_a_model_is_not_better_than_itself(made: Made, trained: Artifact, model_folder: Path, tmp_path: Path) -> None:
+    config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
+    first, second = Contender.of_folder("one", model_folder), Contender.of_artifact("two", trained, made.tokenizer)
+    for one in compare(first, second, held_out(made), config, output_in(tmp_path)):
+        assert one.difference.interval(0.95) == (0.0, 0.0), one.name
+
+
+def test_a_model_of_another_tokenizer_is_compared_on_the_text(made: Made, trained: Artifact, tmp_path: Path) -> None:
+    rows = [row for path in made.documents.files("kept/") for row in made.documents.table(path).to_pylist()]
+    folder = tmp_path / "other"
+    tokenizer = run_stage_in(folder, "tasks.stages.tokens.bpe", TokenizerConfig(vocab_size=280, seed=3),
+                             {"documents": made.documents}, kind="other")  # fmt: skip
+    other = tokens_in(folder, rows, tokenizer_file=Store(str(folder)).url(f"{tokenizer.path}/tokenizer.json"))
+    inputs = {"shards": other.shards, "plan": other.plan}
+    model = run_stage_in(folder, "tasks.stages.train.stage", small_config(), inputs, kind="checkpoint")  # type: ignore[arg-type]
+    first = Contender.of_artifact("other", model, other.tokenizer)
+    second = Contender.of_artifact("ours", trained, made.tokenizer)
+    texts, output = held_out(made), output_in(tmp_path)
+    found = by_name(compare(first, second, texts, EvaluateConfig(), output))
+    scored = run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(),
+                          {"checkpoint": model, "shards": other.shards, "tokenizer": other.tokenizer})  # type: ignore[arg-type]  # fmt: skip
+    scores = json.loads(scored.read("scores.json"))
+    # Documents are held out by their id, so both encodings have held out the same ones.
+    assert {name: one.first for name, one in found.items()} == {
+        name: score["bpb"] for name, score in scores["sources"].items()
+    }
+    sizes = [len(one.text.encode()) for some in texts.values() for one in some]
+    rows_of = [record.rows_out for name, record in sorted(output.committed.items())]
+    assert sum(rows_of) == 2 * len(sizes)
+
+
+def test_a_document_is_encoded_as_the_shards_have_it_special_tokens_in_its_text_included(tmp_path: Path) -> None:
+    text = "the river <|endoftext|> of\nlight \x00 naïve e\u0301 数据"
+    rows = [kept_document(f"https://h.org/{index}", f"{text} {index}") for index in range(40)]
+    made = tokens_in(tmp_path, rows)
+    shards = ShardSet.open(made.shards)
+    texts = held_out(made)["web"]
+    found: list[Heldout] = list(encoded(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id))
+    for (uid, tokens, n_bytes), one, plain in zip(shards.heldout("web"), found, texts, strict=True):
+        assert (one.uid, one.tokens.tolist(), one.n_bytes) == (uid, tokens.tolist(), n_bytes)
+        assert plain.text.startswith(text)
+
+
+def test_what_was_scored_before_a_kill_is_not_scored_again(
+    made: Made, trained: Artifact, young: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
+    first, second = Contender.of_folder("young", young), Contender.of_artifact("old", trained, made.tokenizer)
+    whole = output_in(tmp_path / "whole")
+    expected = compare(first, second, held_out(made), config, whole)
+    loads, load = [], Contender.load
+
+    def counted(contender: Contender, batch_tokens: int):
+        loads.append(contender.label)
+        if len(loads) == 2:
+            raise KeyboardInterrupt
+        return load(contender, batch_tokens)
+
+    monkeypatch.setattr(Contender, "load", counted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(first, second, held_out(made), config, output_in(tmp_path / "killed"))
+    resumed = output_in(tmp_path / "killed")
+    assert compare(first, second, held_out(made), config, resumed) == expected
+    assert loads == ["young", "old", "old"]
+    files = [{name: record.files for name, record in one.committed.items()} for one in (whole, resumed)]
+    assert files[0] == files[1]
+
+
+def test_the_interval_of_documents_contains_the_true_difference_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(1)
+    hits = 0
+    for _ in range(500):
+        sizes = np.exp(draw.normal(6, 0.6, 60))
+        low, high = paired.of_sized(sizes * draw.normal(0.02, 0.05, 60), sizes).interval(0.95)
+        hits += low <= 0.02 <= high
+    assert 0.92 <= hits / 500 <= 0.975
+
+
+def test_means_and_added_variances_widen_as_independent_errors_do() -> None:
+    one, two = Estimate(0.1, 0.04, 9), Estimate(0.3, 0.04, 9)
+    both = paired.mean([one, two])
+    assert (both.value, both.variance, both.freedom) == pytest.approx((0.2, 0.02, 18))
+    wide = paired.widened(both, [(0.02, 1)])
+    assert (wide.value, wide.variance) == pytest.approx((0.2, 0.04))
+    assert wide.freedom == pytest.approx(0.04**2 / (0.02**2 / 18 + 0.02**2))
+    assert wide.interval(0.95)[0] < both.interval(0.95)[0]
+
+
+@pytest.mark.parametrize("differences", [[0.5], [1.0, 1.0, 1.0], [0.1, 0.1, 0.1]])
+def test_what_shows_no_spread_gives_no_interval(differences: list[float]) -> None:
+    assert paired.of_items(differences).interval(0.95) == (-math.inf, math.inf)
+
+
+def test_a_model_without_its_tokenizer_is_refused(trained: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no tokenizer of its own"):
+        Contender.of_artifact("one", trained)
+    with pytest.raises(InputError, match=r"holds no model\.json, model\.safetensors, tokenizer\.json"):
+        Contender.of_folder("one", tmp_path)
+    assert stage.milestones(trained) == [50, 100, 150]
