@@ -6,7 +6,7 @@ follow from the lengths. `heldout/<part>.arrow` has the examples that are never 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -137,6 +137,26 @@ class Examples:
         """Returns the numbers of the examples of a sequence."""
         return range(int(self.firsts[sequence]), int(self.firsts[sequence + 1]))
 
+    def where(self, covers: Callable[[pa.Table], NDArray[np.bool_]]) -> list[int]:
+        """Returns the numbers of the examples whose document is covered, ascending.
+
+        Args:
+            covers: returns which rows are, shape (rows,), of a table with id and url of documents. Examples without a
+                document are not looked at.
+        """
+        found: list[int] = []
+        for begin, table in zip(self._begins.tolist(), self._tables, strict=False):
+            if "document" not in table.column_names:
+                continue
+            rows = np.flatnonzero(table.column("document").is_valid().to_numpy(zero_copy_only=False))
+            documents = table.select(["document", "url"]).take(rows).rename_columns(["id", "url"])
+            found += (begin + rows[covers(documents)]).tolist()
+        return found
+
+    def sequence_of(self, number: int) -> int:
+        """Returns the sequence that an example is in."""
+        return int(np.searchsorted(self.firsts, number, side="right")) - 1
+
     def place(self, number: int) -> tuple[int, int]:
         """Returns index in `paths` and row of an example."""
         part = int(np.searchsorted(self._begins, number, side="right")) - 1
@@ -170,6 +190,11 @@ class Examples:
     def sources(self, sequence: int) -> list[dict[str, Any]]:
         """Returns where the examples of a sequence are from, in their order."""
         return [self.source(self[number]) for number in self.numbers(sequence)]
+
+
+def has_heldout(artifact: Artifact) -> bool:
+    """Returns whether any example of an artifact is never learned."""
+    return bool(artifact.record.metrics.get(HELDOUT))
 
 
 def _totals(table: pa.Table) -> NDArray[np.int64]:

@@ -126,15 +126,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _trace(options: argparse.Namespace) -> None:
-    from tasks.run import trace, tuned_trace
+    from tasks.run import trace
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
-    if options.what.startswith(tuned_trace.PREFIX):
-        step = tuned_trace.step_of(options.what)
-        tuned = tuned_trace.trace_tuned(open_store(recipe), recipe.name, options.version or recipe.version, step)
-        print(json.dumps(tuned, indent=1) if options.json else tuned_trace.render_tuned(tuned))
-        return
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what, options.all)
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
 
