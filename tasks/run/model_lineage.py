@@ -9,10 +9,13 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.model_card import model_card, table
+from tasks.formats.tokens.exposure import Exposure, of_checkpoint
 from tasks.formats.tombstones import Tombstones
 from tasks.stages.consolidate.funnel import STEPS, totals
 
 Artifacts = Mapping[str, Artifact]
+HEADER = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n"
+"""What the Hugging Face hub reads of a card."""
 
 
 def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
@@ -40,7 +43,7 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         f"{run['seq_len']:,} tokens. It continues texts; it follows no instructions."
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
-    return "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n" + text
+    return HEADER + text
 
 
 def _sources(artifacts: Artifacts, run: Mapping[str, Any]) -> list[str]:
@@ -111,15 +114,24 @@ def _refused(warc: Artifact) -> dict[str, int]:
     return counts
 
 
-def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:
+def taken_down(model: Artifact, takedowns: Sequence[Artifact]) -> list[str]:
     """Returns numbers, never what is taken down: the card is public."""
     stones = Tombstones.read(takedowns)
     lines = [
         f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
         "are taken down today"
     ]
-    lines += [f"- the training read the takedown {ref.address}" for ref in artifacts["checkpoint"].record.inputs
-              if "/takedown" in ref.address]  # fmt: skip
+    exposure = of_checkpoint(model, stones) if stones else Exposure()
+    if exposure.rows:
+        lines.append(f"- the model has learned from {len(exposure.rows):,} documents that are taken down today")
+    if exposure.problem:
+        lines.append(f"- not known of all that it has learned from: {exposure.problem}")
+    return lines + [f"- the training read the takedown {ref.address}" for ref in model.record.inputs
+                    if "/takedown" in ref.address]  # fmt: skip
+
+
+def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:
+    lines = taken_down(artifacts["checkpoint"], takedowns)
     if "warc" in artifacts:
         settings = artifacts["warc"].record.config
         honoured = ", ".join(settings.get("ai_optouts", ())) or "none"
