@@ -44,6 +44,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.place import beyond
 
 RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
 
@@ -134,9 +135,15 @@ class Recipe(Config):
             self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
         sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
         checked = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
-        if problems := list(inconsistencies(checked)):
+        if problems := [*inconsistencies(checked), *self._beyond_one_node()]:
             raise Problems(problems)
         return self
+
+    def _beyond_one_node(self) -> Iterator[str]:
+        """Yields what the place asks for that a fine-tuning does not have."""
+        if self.finetune.active:
+            cluster = self.place.kubernetes
+            yield from beyond(self.place.train.layout, cluster.nodes if cluster else 1)
 
     def field(self, path: str) -> Any:
         """Returns the field at a dotted path ("crawl.recrawl")."""

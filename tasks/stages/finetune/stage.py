@@ -17,7 +17,7 @@ from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.examples import Examples
@@ -25,21 +25,32 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.environment import check_every_here, checkpoints_here
+from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.fence import Fence
+from tasks.trainer.gang import Gang
 from tasks.trainer.initial import MERGED
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.place import beyond
 from tasks.trainer.tuning.spec import tuning_spec
 
 VERSION = 1
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Fine-tunes the base; see the module's description."""
+    """Fine-tunes the base; see the module's description.
+
+    Raises:
+        InputError: a base or examples that do not fit, every step was skipped.
+        RecipeError: the place has several nodes, or shares the model among ranks.
+    """
+    gang = Gang.from_environment()
+    for problem in beyond(layout_here(), gang.nodes if gang else 1):
+        cause, _, remedy = problem.rpartition(": ")
+        raise RecipeError(cause, remedy)
     fence = Fence(output)
     fence.inherit()
     locations = checkpoints_here()
