@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 
 from operators.assets import asset
 from operators.forms import dag_settings
-from operators.gate import CanaryApproval, CanaryGate
+from operators.gate import CanaryGate, ReportApproval
 from operators.places import training_operator
 from operators.recipes import recipes_for
 from operators.stage import MembersOperator, StageOperator
@@ -45,5 +45,10 @@ for recipe in recipes_for("canary"):
         )
         canary >> decide >> gate
         if recipe.place.ask_human:
-            approve = CanaryApproval(task_id="approve", recipe=recipe.name, decided=decide.output)
+            approve = ReportApproval(
+                task_id="approve",
+                subject=f"{recipe.name}: may the large model be trained on this mixture?",
+                recipe=recipe.name,
+                decided=decide.output,
+            )
             decide >> approve >> gate

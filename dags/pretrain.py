@@ -5,15 +5,18 @@
 | reads | the asset `mixture`, and the tokens it was decided on; of a recipe without canaries the asset `tokens` |
 | makes | the asset `checkpoint`, `scores` on held-out text, and a version in MLflow's model registry |
 | | and where `[plan]` is enabled `estimate` before the training and `reconciled` after it: planned against real |
+| | and where `[promote]` is enabled `comparison` with the champion, and `champion`: which model is it from now on |
 | costs | `train.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 
 A killed training resumes from its newest good checkpoint, on the same batches.
+Where `[place]` says `ask_human`, a person approves a new champion in the Airflow UI.
 """
 
 from airflow.sdk import DAG
 
 from operators.assets import asset, outlets_of
 from operators.forms import dag_settings
+from operators.gate import ReportApproval
 from operators.order import connect
 from operators.places import training_operator
 from operators.recipes import recipes_for
@@ -21,32 +24,26 @@ from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES
 
 FORM = {"train.steps": "Training steps."}
+GPU = ("train", "evaluate", "compare")
+"""Stages that compute with the model; the others run on the worker."""
 
 for recipe in recipes_for("pretrain"):
     # Without canaries the mixture is in the recipe.
-    decided = recipe.has(STAGES["decide"])
-    settings = dag_settings(
-        recipe,
-        "pretrain",
-        __doc__,
-        schedule=[asset(recipe.name, "mixture" if decided else "tokens")],
-        form=FORM,
-    )
-    with DAG(**settings):
-        common = {"recipe": recipe.name}
-        tasks = {
-            "train": training_operator(recipe)(
-                task_id="train", stage="train", pool="gpu", outlets=outlets_of(recipe.name, "train"), **common
-            ),
-            "evaluate": training_operator(recipe, gang=False)(
-                task_id="evaluate", stage="evaluate", pool="gpu", **common
-            ),
-            "register": StageOperator(task_id="register", stage="register", **common),
-        }
-        # Only where the recipe has `[plan] enabled`.
-        around = [stage for stage in ("estimate", "reconcile") if recipe.has(STAGES[stage])]
-        tasks |= {stage: StageOperator(task_id=stage, stage=stage, **common) for stage in around}
+    waited = asset(recipe.name, "mixture" if recipe.has(STAGES["decide"]) else "tokens")
+    with DAG(**dag_settings(recipe, "pretrain", __doc__, schedule=[waited], form=FORM)):
+        tasks = {}
+        for stage in recipe.stages("pretrain"):
+            operator = training_operator(recipe, gang=stage == "train") if stage in GPU else StageOperator
+            pool = {"pool": "gpu"} if stage in GPU else {}
+            tasks[stage] = operator(
+                task_id=stage, recipe=recipe.name, stage=stage, outlets=outlets_of(recipe.name, stage), **pool
+            )
         connect(tasks)
-        if around:
+        if "estimate" in tasks:
             # The training does not read the estimate: with another price it is the same. It waits for it all the same.
             tasks["estimate"] >> tasks["train"]
+        if "promote" in tasks and recipe.place.ask_human:
+            subject = f"{recipe.name}: may this model become champion?"
+            decided = {"decided": tasks["compare"].output, "promoted_only": True}
+            approve = ReportApproval(task_id="approve", subject=subject, recipe=recipe.name, **decided)
+            tasks["compare"] >> approve >> tasks["promote"]

@@ -1,7 +1,7 @@
-"""Gate of the canary DAG: publishes the mixture, after optional approval in the UI.
+"""Gates: a decision is approved in the UI where the place asks for it; the one of the canaries is published.
 
-The decision itself is an artifact (`mixture`) of the stage `decide`. Only the gate emits the asset event, so training
-also waits for the approval.
+A decision is an artifact, with its report. Of the canaries it is `mixture`; only the gate emits its asset event, so
+training also waits for the approval. Of a new model it is `comparison`, which the stage `promote` puts into effect.
 """
 
 import json
@@ -19,24 +19,29 @@ from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 
 
-class CanaryApproval(ApprovalOperator):  # type: ignore[misc]
-    """Shows the report to a person and waits; "Reject" skips the gate, and nothing is trained on.
+class ReportApproval(ApprovalOperator):  # type: ignore[misc]
+    """Shows the report of a decision to a person and waits; "Reject" skips what follows.
 
     Args:
+        subject: the question.
         recipe: name of the recipe.
-        decided: the XCom of the stage `decide`.
+        decided: the XCom of the stage that has decided.
+        promoted_only: ask only where the decision would change something.
     """
 
     template_fields: ClassVar[Sequence[str]] = (*ApprovalOperator.template_fields, "recipe", "decided")
 
-    def __init__(self, *, recipe: str, decided: Any, **kwargs: Any) -> None:
-        subject = f"{recipe}: may the large model be trained on this mixture?"
-        super().__init__(**{"subject": subject, **kwargs})
+    def __init__(self, *, recipe: str, decided: Any, promoted_only: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.recipe = recipe
         self.decided = decided
+        self.promoted_only = promoted_only
 
     def execute(self, context: Any) -> Any:
         """Puts the report into the question and gives the worker back until it is answered."""
+        if self.promoted_only and not self.decided["metrics"]["promoted"]:
+            self.log.info("nothing changes: nobody is asked")
+            return None
         with fails_at_once():
             recipe = find_recipe(self.recipe)
             self.body = read(run_of(recipe, context).recipe(recipe), self.decided["address"], "report.md")

@@ -118,6 +118,7 @@ class Output:
         self.before = tuple(before)
         self.attempt = secrets.token_hex(4)
         self.model: tuple[str, str] | None = None
+        self.aliases: dict[str, str] = {}
         self.fence: Callable[[], None] | None = None
         """Raises where another attempt has taken the work over; called before each commit."""
 
@@ -208,6 +209,13 @@ class Output:
     def register_model(self, folder: str, name: str) -> None:
         """Registers `folder` of the artifact in the model registry as `name` ("": the recipe's), by the tracker."""
         self.model = (folder, name)
+
+    def alias(self, name: str, model: ArtifactId) -> None:
+        """Gives a registered model the alias `name` in the registry, by the tracker.
+
+        Of several artifacts of this name the newest one counts, in whichever order the tracker hears of them.
+        """
+        self.aliases[name] = str(model)
 
     def check_fence(self) -> None:
         """Raises SupersededError where another attempt has taken the work over."""

@@ -46,7 +46,7 @@ class StageSpec:
         optional_inputs: role -> kind, read where the recipe has the stage that makes it.
         optional_if: role of these -> dotted recipe field; the input is read where that is true, too.
         named: role -> field of its section, or dotted path in it, with the id of an artifact, of any recipe and version
-            ("previous": the newest other one when the run began); "" where there is none.
+            ("previous": the newest other one when the run began), or with several; "" or () where there is none.
         previous: role -> artifact of the version before.
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
         previous_as: role of an input whose record determines the previous version that all stages of this version

@@ -22,6 +22,7 @@ from tasks.stages.extract import wiring as extract
 from tasks.stages.finetune import wiring as finetune
 from tasks.stages.paragraphs import wiring as paragraphs
 from tasks.stages.perplexity import wiring as perplexity
+from tasks.stages.promote import wiring as promote
 from tasks.stages.reconcile import wiring as reconcile
 from tasks.stages.register import wiring as register
 from tasks.stages.repeats import wiring as repeats
@@ -33,7 +34,7 @@ from tasks.stages.train import wiring as train
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
     *(dedup_index, tokens, chunks, spans, repeats),
-    *(canary, estimate, train, reconcile, evaluate, register, finetune, takedown),
+    *(canary, estimate, train, reconcile, evaluate, register, promote, finetune, takedown),
 )
 
 

@@ -34,11 +34,15 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
     """
     found: Found = {}
     for role, field in stage.named.items():
-        if not (name := _setting(config, field)):
+        if not (given := _setting(config, field)):
             continue
-        address = ArtifactId.parse(name)
+        setting = f"{stage.section}.{field}"
+        if not isinstance(given, str):
+            found[role] = [_opened(store, setting, ArtifactId.parse(name), own) for name in given]
+            continue
+        address = ArtifactId.parse(given)
         if address.version != PREVIOUS:
-            found[role] = _opened(store, f"{stage.section}.{field}", address, own)
+            found[role] = _opened(store, setting, address, own)
         elif previous := _previous(store, role, address.name, own):
             found[role] = previous
     return found
@@ -46,15 +50,15 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
 
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
     """Returns the roles whose artifact is chosen when the run begins, and not by its settings."""
-    return [role for role, field in stage.named.items() if _setting(config, field).endswith(f"@{PREVIOUS}")]
+    return [role for role, field in stage.named.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
 
 
-def _setting(config: Config, path: str) -> str:
+def _setting(config: Config, path: str) -> Any:
     """Returns the setting at a dotted path; "" below a section that is not given."""
     found: Any = config
     for step in path.split("."):
         found = "" if found in (None, "") else getattr(found, step)
-    return str(found)
+    return found
 
 
 def _opened(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:

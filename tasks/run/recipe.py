@@ -35,6 +35,7 @@ from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
+from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.register.config import RegisterConfig
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
@@ -93,6 +94,7 @@ class Recipe(Config):
     plan: PlanConfig = PlanConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     registry: RegisterConfig = RegisterConfig()
+    promote: PromoteConfig = PromoteConfig()
     examples: ExamplesConfig = ExamplesConfig()
     finetune: FinetuneConfig = FinetuneConfig()
     takedown: TakedownConfig = TakedownConfig()
@@ -128,6 +130,15 @@ class Recipe(Config):
         if given.train not in (None, info.data["train"]):
             raise ValueError("plan.train is filled in from [train]: leave it out")
         return given.model_copy(update={"train": info.data["train"]})
+
+    @field_validator("promote")
+    @classmethod
+    def _by_this_evaluation(cls, given: PromoteConfig, info: ValidationInfo) -> PromoteConfig:
+        if not given.enabled or "evaluate" not in info.data:
+            return given
+        if given.evaluate not in (None, info.data["evaluate"]):
+            raise ValueError("promote.evaluate is filled in from [evaluate]: leave it out")
+        return given.model_copy(update={"evaluate": info.data["evaluate"]})
 
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
@@ -214,6 +225,7 @@ class Recipe(Config):
         if self.consolidate.sources == judged_by_default(crawls, self.extract, trusted):
             del settings["consolidate"]["sources"]
         settings["plan"].pop("train", None)
+        settings["promote"].pop("evaluate", None)
         assign(settings, values)
         return parse(type(self), settings, "override", _across)
 

@@ -13,10 +13,12 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.perplexity.config import PerplexityConfig
+from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.evaluation.config import EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Sections:
     pack: PackConfig | None = None
     canary: CanaryConfig | None = None
     train: TrainConfig | None = None
+    evaluate: EvaluateConfig | None = None
+    promote: PromoteConfig | None = None
     examples: ExamplesConfig | None = None
 
 
@@ -62,6 +66,8 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "pack": (PackConfig, ("by", "leave_out_repeats")),
     "canary": (CanaryConfig, ("current", "target", "guarded")),
     "train": (TrainConfig, ("mixture", "anneal", "replay")),
+    "evaluate": (EvaluateConfig, ("tasks",)),
+    "promote": (PromoteConfig, ("guarded",)),
     "examples": (ExamplesConfig, ("chunks",)),
 }
 """Class of each section, and the fields that the checks read."""

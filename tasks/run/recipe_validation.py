@@ -80,11 +80,22 @@ def _sources(sections: Sections) -> Iterator[str]:
     for at, name in _measured_sources(sections) if known else ():
         if name not in encoded:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, encoded)}'
+    yield from _guarded(sections, encoded) if known else ()
     by, mixed = sections.pack.by if sections.pack else SOURCE, _weighted(sections, encoded)
     for at, name in _weighted_names(sections) if known else ():
         if mixed and name not in mixed:
             what = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
             yield f'{at}: {what} "{name}": {nearest(name, mixed)}'
+
+
+def _guarded(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
+    """Checks that what a new champion must not lose is a source or a task."""
+    if sections.promote is None or sections.evaluate is None:
+        return
+    known = (*sources, *(task.name for task in sections.evaluate.tasks))
+    for name in sections.promote.guarded:
+        if name not in known:
+            yield f'promote.guarded: the recipe has no source and no task "{name}": {nearest(name, known)}'
 
 
 def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:

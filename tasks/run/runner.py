@@ -111,7 +111,7 @@ def _tracked(
         stopped = isinstance(error, StoppedError | KeyboardInterrupt | SystemExit)
         _end_tracking(store, run, "KILLED" if stopped else "FAILED", None, error)
         raise
-    run.message.registered = output.model
+    run.message.registered, run.message.aliases = output.model, output.aliases
     if _end_tracking(store, run, "FINISHED", artifact):
         with suppress(Exception):
             outbox.send(store)

@@ -7,85 +7,19 @@ half a context; that costs two forward passes per token.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer import model_file
 from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.heldout import Heldout, Window, heldout, windows
 from tasks.trainer.model import Transformer
-
-
-@dataclass(frozen=True)
-class Heldout:
-    """A held-out document: its id, tokens (end-of-text last) and the UTF-8 bytes of its text."""
-
-    uid: bytes
-    tokens: NDArray[Any]
-    n_bytes: int
-
-
-@dataclass(frozen=True)
-class Window:
-    """A window of a document: int64 inputs, and int64 labels of the same length (the token that follows each input).
-
-    Labels before `first` were predicted in the previous window.
-    """
-
-    document: int
-    inputs: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    first: int
-
-
-def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[Heldout]:
-    """Returns held-out documents of a source up to `max_tokens` tokens, at least one.
-
-    Raises:
-        InputError: the source has none.
-    """
-    documents: list[Heldout] = []
-    tokens = 0
-    for document in shards.heldout(source):
-        if documents and tokens + len(document[1]) > max_tokens:
-            break
-        documents.append(Heldout(*document))
-        tokens += len(document[1])
-    if not documents:
-        raise InputError(
-            f'the source "{source}" has no held-out document', "raise encode.heldout_min or give it more text"
-        )
-    return documents
-
-
-def windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[Window]:
-    """Yields the windows in which the tokens of one document are predicted, each token once.
-
-    Args:
-        document: number that the windows carry.
-        tokens: tokens of the document, shape (n,).
-        eos_id: what the first token is predicted from.
-        context: inputs of a window at most.
-    """
-    labels = tokens.astype(np.int64)
-    inputs = np.concatenate([[eos_id], labels[:-1]])
-    yield Window(document, inputs[:context], labels[:context], 0)
-    stride = max(1, context // 2)
-    done = min(context, len(labels))
-    while done < len(labels):
-        end = min(done + stride, len(labels))
-        begin = end - context
-        yield Window(document, inputs[begin:end], labels[begin:end], done - begin)
-        done = end
 
 
 @torch.no_grad()

@@ -118,6 +118,15 @@ class ReplayConfig(Config):
     weighted by their sequences where the mixture gives none of them a weight."""
 
 
+class HeldoutConfig(Config):
+    """Bits per byte of held-out text during the run."""
+
+    every: int = Field(ge=1)
+    """Steps between two measurements; the last step has one, too."""
+    max_tokens: int = Field(default=10_000, ge=1)
+    """Held-out tokens of each source at most, in whole documents (at least one)."""
+
+
 class TrainConfig(Config):
     """Settings of the stage `train`: everything that changes the result, except the mixture and the input files."""
 
@@ -167,6 +176,10 @@ class TrainConfig(Config):
     repetition_cap: float | None = Field(default=None, gt=0)
     """Largest number of epochs of one source; a run that needs more is refused. Repeated text is worth about as much as
     new text up to four epochs (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models")."""
+
+    heldout: HeldoutConfig | None = Field(default=None, exclude_if=lambda heldout: heldout is None)
+    """Measure held-out text while training; None: only the stage `evaluate` does. The weights are the same either
+    way."""
 
     @field_validator("init_from")
     @classmethod
@@ -249,6 +262,8 @@ class TrainSpec(Config):
     """The token shards that the plan names."""
     initial: InitialSpec | None = None
     """The initial weights; None: random ones of `run.init_seed`."""
+    heldout: str = ""
+    """Local file with the documents that `run.heldout` measures; "": none."""
     tuning: TuningSpec | None = None
     """What makes it a fine-tuning: `shards` are then examples, `plan` is empty, `initial` is the base."""
     plan: str

@@ -39,6 +39,7 @@ from tasks.trainer.telemetry import Telemetry
 from tasks.trainer.withheld import REASON, Withheld
 
 if TYPE_CHECKING:
+    from tasks.trainer.heldout_bpb import HeldoutBpb
     from tasks.trainer.parallel.sharded import Sharded
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Trainer:
         self.gradient = StepGradient(
             self.replica, self.batches, ranks, self.integrity, self.withheld, self.faults, lambda: self.stop_requested
         )
+        self.heldout = self._heldout()
         if ranks.rank == 0:
             counts = Shape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
@@ -96,6 +98,15 @@ class Trainer:
 
         return Sharded(self.run, layout, self.batches.vocab_size, self.batches.seq_len, self.ranks)
 
+    def _heldout(self) -> "HeldoutBpb | None":
+        if not self.spec.heldout:
+            return None
+        from tasks.trainer.heldout import read
+        from tasks.trainer.heldout_bpb import HeldoutBpb
+
+        data, documents = self.batches, read(Path(self.spec.heldout))
+        return HeldoutBpb(documents, self.replica, self.ranks, data.microbatch, data.seq_len, data.eos_id)
+
     def train(self) -> None:
         """Trains to the last step.
 
@@ -116,6 +127,7 @@ class Trainer:
         ):
             while self.step < self.run.steps:
                 values, stop = self._train_step(loader, saver)
+                values |= self._measured()
                 if self.logs:
                     self.logs.metrics.write(values)
                 if self.guard.refused == ROLL_BACK_AFTER:
@@ -157,6 +169,13 @@ class Trainer:
         self.step += 1
         values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
         return values | self.telemetry.of_step(seconds), stop
+
+    def _measured(self) -> dict[str, Any]:
+        """Returns the bits per byte of held-out text after the steps so far, where it is time for them."""
+        if self.heldout is None or self.run.heldout is None:
+            return {}
+        due = self.step % self.run.heldout.every == 0 or self.step == self.run.steps
+        return self.heldout.measure() if due else {}
 
     def _name_slow_ranks(self) -> None:
         for rank, mine, others in self.pace.step(self.replica.seconds):

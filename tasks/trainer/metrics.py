@@ -2,13 +2,14 @@
 
 `metrics.jsonl` has one object per line: step (0-based, as the order counts), loss (nats per token, null if the step was
 skipped), lr, grad_norm, tokens (trained on so far), and others that depend on clock and machine: tokens_per_s, step_s,
-data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `telemetry`). `skipped.jsonl` has a line
-for every step that was not taken: reason, loss, gradient norm and the document slices of its batch.
+data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `telemetry`). A step after which held-out
+text was measured has bpb and bpb/<source>, too (null where not finite), and heldout_s. `skipped.jsonl` has a line for
+every step that was not taken: reason, loss, gradient norm and the document slices of its batch.
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,18 @@ SKIPPED = "skipped.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
 """Fields that are equal when a run is repeated; the others depend on the clock or the machine, and may be
 missing."""
+_HELDOUT = "bpb"
 _TAIL_BYTES = 1 << 16
 """More than two lines take."""
+
+
+def repeated(line: Mapping[str, Any]) -> list[str]:
+    """Returns the fields of a line that are equal when a run is repeated: `DETERMINISTIC`, and those of held-out text.
+
+    >>> repeated({"step": 1, "loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9, "step_s": 0.2, "bpb/web": 1.5})
+    ['step', 'loss', 'lr', 'grad_norm', 'tokens', 'bpb/web']
+    """
+    return [*DETERMINISTIC, *(name for name in line if name.partition("/")[0] == _HELDOUT)]
 
 
 class StepLog:

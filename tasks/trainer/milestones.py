@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Output
 from tasks.trainer import checkpoint
-from tasks.trainer.metrics import DETERMINISTIC, FILE, SKIPPED, read_metrics
+from tasks.trainer.metrics import FILE, SKIPPED, read_metrics, repeated
 
 FOLDERS = {FILE: "steps", SKIPPED: "skipped"}
 """Folder of the artifact for each file of the run."""
@@ -60,7 +60,7 @@ def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
     rows = [line for line in read_metrics(run / name) if first <= line["step"] < until]
     if name == FILE:
         check_rows([row["step"] for row in rows], first, until, str(run / name))
-        rows = [{key: row[key] for key in DETERMINISTIC} for row in rows]
+        rows = [{key: row[key] for key in repeated(row)} for row in rows]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 

@@ -1,7 +1,8 @@
 """Builds the specification of a training run: weights of the sources, where the shards are, the plan as local files.
 
 Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; fills a
-folder with links to the plan's files. Shards are not fetched: ranks read the ranges that they need.
+folder with links to the plan's files, and with the held-out documents that the run is to measure. Shards of training
+text are not fetched: ranks read the ranges that they need.
 """
 
 import json
@@ -14,6 +15,8 @@ from tasks.core.stage import Inputs
 from tasks.formats.tokens import origin
 from tasks.formats.tokens.mixture import Anneal
 from tasks.formats.tokens.plan import FOLDER, Plan
+from tasks.formats.tokens.shard_set import ShardSet
+from tasks.trainer import heldout
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.initial import initial_weights
 from tasks.trainer.layout import CHECK_EVERY, Layout
@@ -31,7 +34,8 @@ def make_spec(
     """Returns the specification of the run.
 
     Raises:
-        InputError: the plan was packed from other shards, or the initial weights are of another model or tokenizer.
+        InputError: the plan was packed from other shards, the initial weights are of another model or tokenizer, or
+            nothing is held out that could be measured.
         RecipeError: the mixture cannot be had (`mix`).
     """
     shards = inputs["shards"]
@@ -42,12 +46,17 @@ def make_spec(
     plan = Plan.open(inputs["plan"])
     initial = initial_weights(config, plan.format, inputs[origin.ROLE]) if origin.ROLE in inputs else None
     weights, anneal = _mixture(config, plan, inputs)
+    heldout_file = ""
+    if config.heldout:
+        heldout_file = str(scratch / "input" / "heldout.json")
+        heldout.write(Path(heldout_file), heldout.of_sources(ShardSet.open(shards), config.heldout.max_tokens))
     return TrainSpec(
         run=config,
         weights=weights,
         anneal=anneal,
         initial=initial,
         shards=ShardsSpec(store=shards.store.root, artifact=str(shards.address), content=shards.record.content),
+        heldout=heldout_file,
         plan=str(_local(inputs["plan"], scratch / "input" / "plan")),
         out=str(scratch),
         layout=layout,

@@ -21,7 +21,7 @@ def filled(params, conf):
 
 
 def stages_of(dag):
-    return [task for task in dag.tasks if task.task_type != "CanaryApproval"]
+    return [task for task in dag.tasks if task.task_type != "ReportApproval"]
 
 
 def test_each_good_recipe_gets_one_dag_per_part_of_the_pipeline(recipes, dag_bag):
@@ -142,6 +142,16 @@ def test_a_veto_stands_before_the_gate_where_the_recipe_asks_for_a_human(recipes
     dag = dag_bag().dags["asking.canary"]
     assert dag.task_dict["gate"].upstream_task_ids == {"decide", "approve"}
     assert dag.task_dict["approve"].upstream_task_ids == {"decide"}
+
+
+def test_a_new_champion_waits_for_a_human_where_the_recipe_asks_for_one(recipes, dag_bag):
+    recipes("asking", "[train]\n[promote]\nenabled = true\n[place]\nask_human = true\n")
+    recipes("alone", "[train]\n[promote]\nenabled = true\n")
+    asking, alone = (dag_bag().dags[f"{name}.pretrain"].task_dict for name in ("asking", "alone"))
+    assert asking["compare"].upstream_task_ids == {"register"}
+    assert asking["promote"].upstream_task_ids == {"compare", "approve"}
+    assert (alone["promote"].upstream_task_ids, "approve" in alone) == ({"compare"}, False)
+    assert "promote" not in dag_bag().dags["alone.canary"].task_dict
 
 
 @pytest.mark.parametrize(

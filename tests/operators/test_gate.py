@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from operators.gate import ReportApproval
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
+from tasks.run.result import StageResult
 from tests.operators.test_stage_operator import events_of, returned, states
 
 DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "arm-2 is better, 95% sure", "arms": []}
@@ -62,6 +64,12 @@ def test_the_gate_says_the_decision_and_publishes_the_mixture(run_gate, tmp_path
         "address": "gated/mixture@v1", "fingerprint": "f", "content": "c", "version": "v1", "source_version": None,
         "overrides": {},
     }  # fmt: skip
+
+
+def test_nobody_is_asked_where_nothing_would_change():
+    decided = StageResult("r/comparison@v1", "f", "c", "v1", False, (), {"promoted": 0.0}, {}, "").to_json()
+    approval = ReportApproval(task_id="approve", subject="?", recipe="r", decided=decided, promoted_only=True)
+    assert approval.execute({}) is None
 
 
 def test_a_mixture_that_is_gone_is_not_published(run_gate):

@@ -24,6 +24,13 @@ def test_the_model_is_registered_with_what_it_was_made_from_and_can_be_used(stac
     assert said
 
 
+def test_the_first_model_is_champion(stack, smoke, client) -> None:
+    decided = stack.artifact("smoke/champion").record
+    assert "it is the first" in decided.note
+    for alias in ("champion", "challenger"):
+        assert client.get_model_version_by_alias("smoke", alias).tags["sluice.artifact"] == "smoke/model@dev"
+
+
 def test_every_stage_run_hangs_under_its_dag_run_and_names_its_inputs(stack, smoke, client) -> None:
     experiment = client.get_experiment_by_name("smoke")
     runs = client.search_runs([experiment.experiment_id], max_results=500)

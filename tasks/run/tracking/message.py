@@ -30,7 +30,8 @@ class TrackingContext:
 class Message:
     """All that remains to be sent about one stage run; sent items are removed.
 
-    `name` is that of the stage, with its member; `about` is the purpose of the stage in a sentence.
+    `name` is that of the stage, with its member; `about` is the purpose of the stage in a sentence; `aliases` are those
+    of registered models, with the id of the artifact.
     """
 
     context: TrackingContext
@@ -41,6 +42,7 @@ class Message:
     artifact: str = ""
     run_id: str = ""
     registered: tuple[str, str] | None = None
+    aliases: dict[str, str] = field(default_factory=dict)
     metrics: list[tuple[str, float, int, int]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     error: str = ""

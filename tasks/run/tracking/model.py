@@ -1,6 +1,7 @@
-"""Registration of a model folder in MLflow's model registry, with its card, and its lineage as tags."""
+"""Models in MLflow's registry: a version with its card and its lineage as tags, and aliases of versions."""
 
 import json
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,23 +9,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.ledger import newest
 from tasks.formats.tombstones import in_force
 from tasks.run.tracking.message import Message
 
+log = logging.getLogger("sluice.tracking")
 
-def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> None:
-    """Creates a version of the model that `message` names, unless one with the same fingerprint exists."""
+_FOLDER = "model"
+"""Folder of a model's files in the artifact of the stage `register`."""
+
+
+def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Artifact) -> str:
+    """Returns the version of the registered model `name` that has this artifact; creates it of a folder if need be."""
     import mlflow.pyfunc
     from mlflow.exceptions import MlflowException
 
     from tasks.run import lineage
     from tasks.run.model_lineage import card  # reads tables, which a process that registers nothing spares
 
-    folder_name, model_name = message.registered or ("", "")
-    name = model_name or message.context.experiment
-    if client.search_model_versions(f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"):
-        return
+    known = f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"
+    if found := client.search_model_versions(known):
+        return str(found[0].version)
     with scratch_folder() as folder:
         data = folder / "data"
         data.mkdir()
@@ -43,9 +49,28 @@ def register(client: Any, message: Message, run_id: str, artifact: Artifact) -> 
     if initial := json.loads(artifact.read(f"{folder_name}/lineage.json")).get("initial"):
         tags["sluice.initial"] = f"{initial['artifact']} {initial['fingerprint'][:16]}"
     source = f"{client.get_run(run_id).info.artifact_uri}/model"
-    client.create_model_version(name, source, run_id=run_id, tags={
+    made = client.create_model_version(name, source, run_id=run_id, tags={
         "sluice.fingerprint": artifact.record.fingerprint, "sluice.artifact": artifact.record.artifact, **tags
     })  # fmt: skip
+    return str(made.version)
+
+
+def set_aliases(client: Any, message: Message, run_id: str, decision: Artifact) -> None:
+    """Gives the registered models of a message their aliases; a version that MLflow has missed is created first.
+
+    The store has the decisions, and MLflow mirrors the newest one: a message that is sent late moves no alias back.
+    """
+    last = newest(decision.store, decision.address.name)
+    if last and last.record.content != decision.record.content:
+        log.info("[%s] gives no alias: %s is newer", decision.address, last.address)
+        return
+    for alias, address in sorted(message.aliases.items()):
+        model = Artifact.find(decision.store, ArtifactId.parse(address))
+        if model is None:
+            log.warning("[%s] %s gets no alias %s: it is gone", decision.address, address, alias)
+            continue
+        name = model.record.config["model"] or message.context.experiment
+        client.set_registered_model_alias(name, alias, register(client, name, _FOLDER, run_id, model))
 
 
 def _signature() -> Any:

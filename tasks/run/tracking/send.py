@@ -9,7 +9,7 @@ from typing import Any
 from tasks.core.artifact import Artifact, Record
 from tasks.run.tracking import describe, notes
 from tasks.run.tracking.message import Message
-from tasks.run.tracking.model import register, scratch_folder
+from tasks.run.tracking.model import register, scratch_folder, set_aliases
 
 _BATCH = 900  # MLflow takes 1,000 metrics in one call
 _TEXT = 450  # longest parameter and tag that every backend takes
@@ -27,7 +27,10 @@ def deliver(message: Message, artifact: Artifact | None) -> None:
     if artifact:
         _send_record(client, run_id, artifact)
         if message.registered:
-            register(client, message, run_id, artifact)
+            folder, name = message.registered
+            register(client, name or message.context.experiment, folder, run_id, artifact)
+        if message.aliases:
+            set_aliases(client, message, run_id, artifact)
     if message.error:
         client.set_tag(run_id, "sluice.error", message.error[:_TEXT])
     _describe(client, message, artifact.record if artifact else None)

@@ -10,6 +10,8 @@ Where the recipe has tasks, scores the last milestones on them (`scoring`), too,
 [{task, kind, step, shots, items, metrics {metric: {value, stderr}}, decision_metric, contamination}], by step and task;
 `contamination` is {items, documents}, or null where the items were not looked for. `tasks.md` is the same for people;
 in MLflow with `tasks.png`, and each metric by step.
+Where the recipe names replicas, reads their scores, too, and adds `seeds` (`seeds.spread`). Where it does, or the run
+has measured held-out text itself, `heldout.md` has both for people; in MLflow with `heldout.png`.
 """
 
 import json
@@ -25,15 +27,14 @@ from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.stages.evaluate import task_report
+from tasks.stages.evaluate import heldout_report, task_report
 from tasks.stages.evaluate.contamination import learned
+from tasks.stages.evaluate.seeds import contents, spread
 from tasks.stages.evaluate.unigram import unigram_bits
 from tasks.trainer import model_file
-from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
+from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
@@ -41,6 +42,7 @@ from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.scoring import score_tasks
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import Transformer
 
@@ -61,34 +63,45 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     step = milestones(checkpoint)[-1]
     model, described = load(checkpoint, step)
     tokenizer = Tokenizer.from_str(matching_tokenizer(inputs["tokenizer"], described))
-    sources = [source for source in shards.sources if shards.n_documents(source, HELDOUT)]
-    if not sources:
-        raise InputError(f"{inputs['shards'].address} has no held-out document", "raise encode.heldout_share")
-    unigram = unigram_bits(shards)
-    documents = {source: heldout(shards, source, config.max_tokens) for source in sources}
-    for number, source in enumerate(sources):
-        output.progress(number, len(sources), f"scoring {len(documents[source])} documents of {source}")
+    documents, unigram = of_sources(shards, config.max_tokens), unigram_bits(shards)
+    for number, source in enumerate(documents):
+        output.progress(number, len(documents), f"scoring {len(documents[source])} documents of {source}")
         if source not in output.committed:
             with output.part(source) as part:
                 bits = document_bits(
                     model, documents[source], described["eos_id"], described["seq_len"], config.batch_windows
                 )
                 _write(part, documents[source], bits, unigram)
-    scores = summarise({source: output.committed[source] for source in sources}, step)
+    scores = summarise({source: output.committed[source] for source in documents}, step)
     if "contamination" in inputs:
         scores["contamination"] = learned(inputs["contamination"], checkpoint)
     if config.tasks:
         scores["tasks"] = _tasks(config, checkpoint, tokenizer, scores.get("contamination", {}).get("sets", {}), output)
+    if config.replicas:
+        others = contents([inputs[role].ref(role) for role in ("shards", "tokenizer")])
+        others |= contents(inputs.external.values())
+        scores["seeds"] = spread(scores, inputs.many("replicas"), config, others, checkpoint)
+    curve = heldout_report.curve_of(checkpoint)
+    tables = _tables(config, scores, curve)
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
             _write_json(part, "scores.json", scores)
             _write_json(part, "samples.json", _samples(model, described, tokenizer, documents))
-            if config.tasks:
-                with part.file("tasks.md") as file:
-                    file.write(task_report.markdown(scores["tasks"]).encode())
-    if config.tasks:
-        _show_tasks(scores["tasks"], output)
+            for name, content in tables.items():
+                with part.file(name) as file:
+                    file.write(content)
+    _show(scores, curve, tables, output)
     return _report(scores)
+
+
+def _tables(config: EvaluateConfig, scores: dict[str, Any], curve: heldout_report.Curve) -> dict[str, bytes]:
+    """Returns the tables for people, by name of their file."""
+    found = {}
+    if config.tasks:
+        found["tasks.md"] = task_report.markdown(scores["tasks"], scores.get("seeds")).encode()
+    if curve or config.replicas:
+        found["heldout.md"] = heldout_report.markdown(scores, curve).encode()
+    return found
 
 
 def milestones(checkpoint: Artifact) -> list[int]:
@@ -127,13 +140,18 @@ def _tasks(
     ]
 
 
-def _show_tasks(scores: list[dict[str, Any]], output: Output) -> None:
-    """Sends table, figure and the metrics of every step to the tracker."""
-    for step in sorted({score["step"] for score in scores}):
-        mine = [score for score in scores if score["step"] == step]
+def _show(scores: dict[str, Any], curve: heldout_report.Curve, tables: dict[str, bytes], output: Output) -> None:
+    """Sends tables, figures and the metrics of every step to the tracker."""
+    tasks, title = scores.get("tasks", []), str(output.address)
+    for step in sorted({score["step"] for score in tasks}):
+        mine = [score for score in tasks if score["step"] == step]
         output.log_metrics(step, dict(task_report.metrics(mine, "task_by_step")))
-    output.log_file("tasks.md", task_report.markdown(scores).encode())
-    output.log_file("tasks.png", task_report.draw(scores, str(output.address)))
+    for name, content in tables.items():
+        output.log_file(name, content)
+    if tasks:
+        output.log_file("tasks.png", task_report.draw(tasks, title, scores.get("seeds")))
+    if "heldout.md" in tables:
+        output.log_file("heldout.png", heldout_report.draw(scores, curve, title))
 
 
 def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
@@ -187,6 +205,8 @@ def _report(scores: dict[str, Any]) -> Report:
     metrics = {name: scores[name] for name in ("bpb", "unigram_bpb", "gain")}
     for source, score in scores["sources"].items():
         metrics[f"bpb/{source}"] = score["bpb"]
+    for row in scores.get("seeds", {}).get("rows", ()):
+        metrics[f"sd_over_seeds/{row['kind']}/{row['name']}/{row['metric']}"] = row["sd"]
     metrics |= task_report.metrics([score for score in scores.get("tasks", []) if score["step"] == scores["step"]])
     note = f"{scores['bpb']:.3f} bits per byte, {scores['gain']:.0%} below the unigram model"
     for name, count in scores.get("contamination", {}).get("sets", {}).items():

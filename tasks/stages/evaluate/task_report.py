@@ -19,8 +19,13 @@ def metrics(scores: Sequence[Score], prefix: str = "task") -> Iterator[tuple[str
             yield f"{prefix}/{score['task']}/{name}", found["value"]
 
 
-def markdown(scores: Sequence[Score]) -> str:
-    """Returns a table of all steps and tasks; the metric to decide by is bold."""
+def markdown(scores: Sequence[Score], seeds: Score | None = None) -> str:
+    """Returns a table of all steps and tasks; the metric to decide by is bold.
+
+    Args:
+        scores: of all steps.
+        seeds: spread over seeds at the last step (`seeds.spread`), where there is one.
+    """
     lines = [
         "# Tasks",
         "",
@@ -32,6 +37,8 @@ def markdown(scores: Sequence[Score]) -> str:
     for score in scores:
         cells = [f"{score['step']:,}", score["task"], f"{score['items']:,}", str(score["shots"]), _values(score)]
         lines.append(f"| {' | '.join([*cells, flag(score)])} |")
+    if seeds:
+        lines += ["", *_over_seeds(scores, seeds)]
     return "\n".join([*lines, ""])
 
 
@@ -43,6 +50,23 @@ def flag(score: Score) -> str:
     return f"{found['items']:,} items" if found["items"] else "none found"
 
 
+def _over_seeds(scores: Sequence[Score], seeds: Score) -> Iterator[str]:
+    """Yields the table of the spread over seeds, beside the error over items of this training."""
+    last = max(score["step"] for score in scores)
+    found = {score["task"]: score for score in scores if score["step"] == last}
+    yield f"Over trainings that differ in their seeds alone, after step {last:,}:"
+    yield ""
+    yield "| task | metric | mean | standard error over items | sd over seeds | n |"
+    yield "|---|---|---|---|---|---|"
+    for row in seeds["rows"]:
+        if row["kind"] == "task":
+            error = found[row["name"]]["metrics"][row["metric"]]["stderr"]
+            bold = "**" * (found[row["name"]]["decision_metric"] == row["metric"])
+            cells = [row["name"], f"{bold}{row['metric']}{bold}", f"{row['mean']:.4f}",
+                     "" if error is None else f"{error:.4f}", f"{row['sd']:.4f}", str(len(row["values"]))]  # fmt: skip
+            yield f"| {' | '.join(cells)} |"
+
+
 def _values(score: Score) -> str:
     texts = []
     for name, found in score["metrics"].items():
@@ -52,8 +76,8 @@ def _values(score: Score) -> str:
     return ", ".join(texts)
 
 
-def draw(scores: Sequence[Score], title: str) -> bytes:
-    """Draws each task's metric to decide by over steps, with its standard error, as a PNG."""
+def draw(scores: Sequence[Score], title: str, seeds: Score | None = None) -> bytes:
+    """Draws each task's metric to decide by over steps, with its standard error and its spread over seeds, as a PNG."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(score["task"] for score in scores))
@@ -65,6 +89,12 @@ def draw(scores: Sequence[Score], title: str) -> bytes:
         found = [score["metrics"][decisive] for score in mine]
         errors = [one["stderr"] or 0.0 for one in found]
         axes.errorbar([score["step"] for score in mine], [one["value"] for one in found], errors, marker="o", capsize=3)
+        for row in seeds["rows"] if seeds else ():
+            if (row["kind"], row["name"], row["metric"]) == ("task", name, decisive):
+                label = f"mean ± sd of {len(row['values'])} seeds"
+                last = mine[-1]["step"]
+                axes.errorbar(last, row["mean"], row["sd"], fmt="o", color="#b58900", capsize=6, label=label)
+                axes.legend(fontsize=7)
         axes.set_title(name, parse_math=False)
         axes.set_ylabel(decisive)
     axes.set_xlabel("step")

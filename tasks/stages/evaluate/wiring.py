@@ -11,5 +11,6 @@ STAGES = (
         "scores",
         inputs={"checkpoint": "checkpoint", "shards": "shards", "tokenizer": "tokenizer"},
         optional_inputs={"contamination": "contamination"},
+        named={"replicas": "replicas"},
     ),
 )

@@ -22,6 +22,7 @@ Lines = Sequence[Mapping[str, Any]]
 
 CHARTS = {
     "loss": "loss, nats per token",
+    "bpb": "held-out text, bits per byte, mean over sources",
     "grad_norm": "gradient norm before clipping",
     "lr": "learning rate",
     "tokens_per_s": "tokens per second, all ranks",

@@ -22,13 +22,14 @@ from tokenizers import Tokenizer
 from tasks.core import parquet
 from tasks.core.stage import Output
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.trainer.bpb import Heldout, document_bits, heldout, use_threads
+from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.evaluation import paired, task_metrics
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import score_task
 from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 
 FOLDER = "documents"
@@ -90,16 +91,15 @@ def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, lis
         shards: token shards.
         tokenizer: content of the `tokenizer.json` that they were encoded with.
         max_tokens: of a source at most, counted in its own tokens, in whole documents, at least one.
+
+    Raises:
+        InputError: no document is held out.
     """
     decoder = Tokenizer.from_str(tokenizer)
-    found = {}
-    for source in shards.sources:
-        if next(shards.heldout(source), None) is not None:
-            some = heldout(shards, source, max_tokens)
-            found[source] = [
-                Text(one.uid, decoder.decode(one.tokens[:-1].tolist(), skip_special_tokens=False)) for one in some
-            ]
-    return found
+    return {
+        source: [Text(one.uid, decoder.decode(one.tokens[:-1].tolist(), skip_special_tokens=False)) for one in some]
+        for source, some in of_sources(shards, max_tokens).items()
+    }
 
 
 def compare(

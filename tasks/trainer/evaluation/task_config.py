@@ -81,7 +81,9 @@ class TaskConfig(Config):
         if (self.kind == "multiple_choice") != bool(self.choices):
             yield ".choices: names the field with the choices of a multiple_choice task, and of no other"
         if self.kind != "generate":
-            yield from (f".{name}: only for generate" for name in _GENERATE if name in self.model_fields_set)
+            # By value: settings that were written out, as those of a pod are, have all fields.
+            usual = {name: type(self).model_fields[name].default for name in _GENERATE}
+            yield from (f".{name}: only for generate" for name in usual if getattr(self, name) != usual[name])
         if not all(self.stop):
             yield ".stop: a stop text is empty: leave it out"
         if self.shots_path:

@@ -42,6 +42,8 @@ BEFORE = {
     "reconcile": "731931eb889c50ab",
     "evaluate": "1f7bcca59b49bd97",
     "register": "bfb522fe97076ad8",
+    "compare": "add16d4d51a2ca24",
+    "promote": "39666cc9d7384790",
     "examples": "07889dcb43d3e06a",
     "finetune": "3727b78693940674",
     "takedown": "c3a439011111b286",

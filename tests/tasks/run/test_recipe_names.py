@@ -32,6 +32,25 @@ def test_a_source_of_texts_or_of_a_mixture_that_the_recipe_has_not_is_refused_wi
     assert refused(changes) == f'override: {at}: the recipe has no source "packges". Did you mean "packages"?'
 
 
+def test_what_a_new_champion_must_not_lose_is_a_source_or_a_task() -> None:
+    task = {"name": "quiz", "kind": "cloze", "path": "/data/quiz.jsonl", "prompt": "{{text}}"}
+    changes = {"evaluate.tasks": [task], "promote.guarded": ["web", "quiz"]}
+    recipe = DEMO.override(changes)
+    assert recipe.promote.guarded == ("web", "quiz")
+    assert Recipe.from_text(recipe.text) == recipe, "as a pod reads it"
+    said = refused({**changes, "promote.guarded": ["quis"]})
+    assert said == 'override: promote.guarded: the recipe has no source and no task "quis". Did you mean "quiz"?'
+
+
+def test_a_comparison_is_made_with_the_settings_of_the_evaluation() -> None:
+    on = DEMO.override({"promote.enabled": True, "evaluate.max_tokens": 77})
+    assert on.promote.evaluate == on.evaluate
+    assert on.override({"evaluate.max_tokens": 78}).promote.evaluate.max_tokens == 78  # type: ignore[union-attr]
+    assert on.override({"promote.enabled": False}).promote.evaluate is None
+    said = refused({"promote.enabled": True, "promote.evaluate": {"max_tokens": 3}})
+    assert "promote.evaluate is filled in from [evaluate]: leave it out" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "at"),
     [

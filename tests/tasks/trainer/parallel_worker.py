@@ -2,8 +2,8 @@
 
 Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "optimizer": name,
 "compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a tiny model on
-made-up batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms"}` per job. A layout of null
-is the trainer's bit-exact mode.
+made-up batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per job, the last
+of made-up held-out text after every step. A layout of null is the trainer's bit-exact mode.
 """
 
 import json
@@ -17,6 +17,8 @@ import torch
 from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.heldout import Heldout
+from tasks.trainer.heldout_bpb import HeldoutBpb
 from tasks.trainer.layout import Layout
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.parallel.sharded import Sharded
@@ -44,14 +46,26 @@ def batch(step: int, number: int) -> Batch:
     return Batch.of(tokens, labels, np.cumsum(random.random(tokens.shape) < 0.1, axis=1))
 
 
+def held_out() -> dict[str, list[Heldout]]:
+    """Returns documents of two sources, some longer than a sequence; their parts are no multiple of the ranks."""
+    random = np.random.default_rng(7)
+    sizes = {"a": (5, 70, 20, 33), "b": (SEQ_LEN, 3)}
+    return {
+        source: [Heldout(b"", random.integers(0, VOCABULARY, size), 2 * size) for size in some]
+        for source, some in sizes.items()
+    }
+
+
 def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
-    """Runs a job; returns loss and gradient norm of every step."""
+    """Runs a job; returns loss, gradient norm and bits per byte of every step."""
     settings = config(**{"tie": True, **job})
     model: Sharded | Replicated
     if job["layout"] is None:
         model = Replicated(settings, VOCABULARY, ranks)
     else:
         model = Sharded(settings, Layout(**job["layout"]), VOCABULARY, SEQ_LEN, ranks)
+    measured = HeldoutBpb(held_out(), model, ranks, 1, SEQ_LEN, 0)
+    bpb = []
     first, until = job["steps"]
     if "read" in job:
         model.read(Path(job["read"]) / checkpoint.name_of(first))
@@ -63,10 +77,11 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
         norms.append(model.clip(1.0))
         losses.append(loss)
         model.optimizer.step(LEARNING_RATE)
+        bpb.append(measured.measure()["bpb/a"])
     if "write" in job:
         with Saver(Path(job["write"]), model, ranks, 1, ()) as saver:
             saver.save(until, {})
-    return {"losses": losses, "norms": norms}
+    return {"losses": losses, "norms": norms, "bpb": bpb}
 
 
 def main() -> None:

@@ -12,8 +12,9 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.unigram import unigram_bits
-from tasks.trainer.bpb import Heldout, bits_per_byte, document_bits, heldout, windows
+from tasks.trainer.bpb import bits_per_byte, document_bits
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.heldout import Heldout, heldout, windows
 from tasks.trainer.model import Transformer, build
 from tests.corpora import Made
 

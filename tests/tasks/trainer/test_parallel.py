@@ -84,13 +84,13 @@ def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, 
 
 @pytest.fixture(scope="module")
 def one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """Loss and gradient norm of every step, of one rank in the bit-exact mode."""
+    """Loss, gradient norm and held-out bits per byte of every step, of one rank in the bit-exact mode."""
     (found,) = run(1, tmp_path_factory.mktemp("one"), [job(None)])
     return found
 
 
 def check_equal(found: dict[str, list[float]], one: dict[str, list[float]], first: int = 0) -> None:
-    for name in ("losses", "norms"):
+    for name in ("losses", "norms", "bpb"):
         np.testing.assert_allclose(found[name], one[name][first : first + len(found[name])], rtol=0, atol=1e-5)
 
 

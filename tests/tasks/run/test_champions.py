@@ -1,0 +1,158 @@
+"""Which version is the champion: decided in the store, and mirrored by the aliases of MLflow's registry."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.core.errors import InputError
+from tasks.core.store import Store
+from tasks.run.tracking import outbox
+from tests.kills import die_in
+from tests.tasks.run.champions import JUDGED, STEPS, Champions, champions_in, recipe_in
+from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server
+
+YOUNG, CHILD, MIDDLE, OLD = STEPS
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Champions:
+    """A store with tokens and milestones, and no decision yet."""
+    return champions_in(tmp_path_factory.mktemp("champions"))
+
+
+@pytest.fixture
+def champions(begun: Champions, tmp_path: Path) -> Champions:
+    """A copy of it."""
+    return copied(begun, tmp_path / "store")
+
+
+def copied(begun: Champions, folder: Path) -> Champions:
+    shutil.copytree(begun.store.root, folder)
+    return Champions(Store(str(folder)), recipe_in(folder))
+
+
+def test_the_champion_moves_where_a_model_is_surely_better_and_only_there(champions: Champions) -> None:
+    first = champions.judge("v1", YOUNG)
+    assert (first["champion"]["artifact"], first["promoted"]) == ("test/model@v1", True)
+    assert first["reason"] == ("test/model@v1 becomes champion: it is the first, there was none to compare it with")
+    better = champions.judge("v2", OLD)
+    assert (better["champion"]["artifact"], better["promoted"]) == ("test/model@v2", True)
+    assert better["reason"].startswith("test/model@v2 becomes champion: better than test/model@v1 by +")
+    itself = champions.judge("v3", OLD)
+    assert (itself["champion"], itself["promoted"]) == (better["champion"], False)
+    compared = champions.comparison("v3")
+    assert compared["score"]["interval"] == [0.0, 0.0]
+    assert [row["difference"] for row in compared["rows"]] == [0.0, 0.0, 0.0]
+    worse = champions.judge("v4", CHILD)
+    assert (worse["champion"], worse["promoted"]) == (better["champion"], False)
+    assert worse["reason"].startswith("test/model@v2 stays champion: test/model@v4 is not surely better, -")
+    assert {row["name"] for row in champions.comparison("v4")["rows"] if row["worse"]} == {"code", "my-books", "web"}
+
+
+def test_a_person_who_rejects_leaves_the_last_decision_in_force(champions: Champions) -> None:
+    champions.judge("v1", YOUNG)
+    champions.checkpoint("v2", MIDDLE)
+    for stage in JUDGED[:3]:  # the approval stands before the last one
+        champions.run(stage, "v2")
+    assert champions.comparison("v2")["promoted"]
+    champions.judge("v3", OLD)
+    assert champions.comparison("v3")["champion"]["artifact"] == "test/model@v1"
+
+
+def test_a_verdict_counts_for_the_champion_that_it_was_found_with(champions: Champions) -> None:
+    champions.judge("v1", YOUNG)
+    champions.checkpoint("v2", OLD)
+    for stage in JUDGED[:3]:
+        champions.run(stage, "v2")
+    champions.judge("v3", MIDDLE)
+    with pytest.raises(InputError, match=r"is with test/model@v1, and the champion is test/model@v3 by now"):
+        champions.run("promote", "v2")
+
+
+def test_a_champion_that_is_gone_is_named_with_what_to_do(champions: Champions) -> None:
+    champions.judge("v1", YOUNG)
+    champions.artifact("model", "v1").remove()
+    champions.checkpoint("v2", OLD)
+    for stage in JUDGED[:2]:
+        champions.run(stage, "v2")
+    with pytest.raises(InputError, match=r"test/champion@v1 names test/model@v1 as champion, which is gone"):
+        champions.run("compare", "v2")
+
+
+def test_a_guarded_source_without_held_out_text_is_refused_before_anything_is_scored(champions: Champions) -> None:
+    champions.judge("v1", YOUNG)
+    champions.checkpoint("v2", OLD)
+    for stage in JUDGED[:2]:
+        champions.run(stage, "v2")
+    files = [{"name": name, "kind": "text", "path": "/nowhere/*"} for name in ("code", "new")]
+    with pytest.raises(InputError, match='guarded: no source with held-out text and no task is called "new"'):
+        champions.run("compare", "v2", promote__guarded=["new"], extract__files=files)
+    assert not champions.store.list("test/comparison/v2")
+
+
+def test_a_killed_comparison_ends_with_the_same_bytes(begun: Champions, champions: Champions, tmp_path: Path) -> None:
+    whole = copied(begun, tmp_path / "whole")
+    for one in (champions, whole):
+        one.judge("v1", YOUNG)
+        one.checkpoint("v2", OLD)
+        for stage in JUDGED[:2]:
+            one.run(stage, "v2")
+    program = [sys.executable, "-m", __spec__.name, champions.store.root]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    parts = Path(champions.store.root, "test", "comparison", "v2", ".parts")
+    assert {path.stem.partition(".")[0] for path in parts.glob("*.json")} == {"champion", "challenger"}
+    for one in (champions, whole):
+        one.run("compare", "v2")
+        one.run("promote", "v2")
+    for kind in ("comparison", "champion"):
+        assert champions.artifact(kind, "v2").record.content == whole.artifact(kind, "v2").record.content
+
+
+def aliases(uri: str) -> dict[str, str]:
+    """Returns the artifact that each alias of the registered model leads to."""
+    held = client(uri)
+    names = held.get_registered_model("test").aliases
+    return {alias: held.get_model_version_by_alias("test", alias).tags["sluice.artifact"] for alias in names}
+
+
+def test_aliases_follow_the_newest_decision_whenever_mlflow_hears_of_it(
+    champions: Champions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    champions.checkpoint("v1", YOUNG)
+    for stage in JUDGED:
+        champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # nobody listens
+    missed = {path: champions.store.read(path) for path in champions.store.list(outbox.FOLDER)}
+    assert len(missed) == 2
+    with mlflow_server(tmp_path / "mlflow", port):
+        assert outbox.send(champions.store) == 2
+        assert aliases(uri) == {"champion": "test/model@v1", "challenger": "test/model@v1"}
+        champions.judge("v2", OLD, uri)
+        assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v2"}
+        for path, message in missed.items():
+            with champions.store.write(path) as file:
+                file.write(message)
+        assert outbox.send(champions.store) == 2
+        assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v2"}, "none is moved back"
+        champions.judge("v3", MIDDLE, uri)
+        assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v3"}
+        held = client(uri)
+        assert len(held.search_model_versions("name='test'")) == 3
+        experiment = held.get_experiment_by_name("test").experiment_id
+        found = held.search_runs([experiment], "tags.`sluice.artifact` = 'test/comparison@v3'")
+        (run,) = found
+        assert {"report.md", "comparison.png"} <= {entry.path for entry in held.list_artifacts(run.info.run_id)}
+        assert run.data.metrics["promoted"] == 0
+        assert run.data.metrics["score/high"] < 0
+
+
+if __name__ == "__main__":
+    die_in("challenger", 2, folder="test/comparison")
+    root = Path(sys.argv[1])
+    Champions(Store(str(root)), recipe_in(root)).run("compare", "v2")

@@ -1,0 +1,130 @@
+"""Held-out text during a run: what the evaluation measures, the same after a resumption, and no trace in the weights.
+
+Ranks in all layouts: `test_parallel`.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tasks.core.artifact import Artifact
+from tasks.core.config import parse
+from tasks.core.errors import InputError
+from tasks.core.stage import Inputs
+from tasks.formats.tokens.plan import Plan
+from tasks.stages.tokens.config import EncodeConfig
+from tasks.trainer import checkpoint
+from tasks.trainer.bpb import evaluate_bpb
+from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.heldout import read
+from tasks.trainer.layout import Layout
+from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.model_file import describe
+from tasks.trainer.spec import make_spec
+from tests.conftest import run_stage_in
+from tests.corpora import Made, corpus, tokens_in
+from tests.tasks.trainer.faulty import ranks_of
+from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_spec
+from tests.tasks.trainer.test_loop import ALONE, poison, stop_after, train
+
+MEASURED = {"heldout": {"every": 4, "max_tokens": 10**6}}
+
+
+def lines(spec: TrainSpec) -> dict[int, dict[str, float]]:
+    """The fields of held-out text by the number of steps before them."""
+    found = read_metrics(Path(spec.out) / FILE)
+    return {
+        line["step"] + 1: {name: value for name, value in line.items() if name.startswith("bpb")}
+        for line in found
+        if "bpb" in line
+    }
+
+
+def test_it_is_what_the_evaluation_measures_and_leaves_no_trace_in_the_weights(made: Made, tmp_path: Path) -> None:
+    plain, spec = small_spec(made, tmp_path / "plain"), small_spec(made, tmp_path / "measured", **MEASURED)
+    train(plain)
+    trainer = train(spec)
+    found = lines(spec)
+    assert list(found) == [4, 8, 12]
+    assert found[4] != found[8]
+    weights = "checkpoints/*/model.safetensors"
+    assert digests(tmp_path / "plain", weights) == digests(tmp_path / "measured", weights) != {}
+    (tmp_path / "measured" / "model.json").write_text(json.dumps(described(made, trainer)))
+    last = tmp_path / "measured" / "checkpoints" / "step-00000012" / "model.safetensors"
+    last.rename(tmp_path / "measured" / "model.safetensors")
+    expected = evaluate_bpb(str(tmp_path / "measured"), made.shards, WEIGHTS, 10**6, trainer.batches.seq_len)
+    assert {name: found[12][f"bpb/{name}"] for name in WEIGHTS} == pytest.approx(expected, rel=1e-6)
+    assert found[12]["bpb"] == pytest.approx(sum(expected.values()) / 3, rel=1e-6)
+    assert any(len(one.tokens) > trainer.batches.seq_len for some in read(Path(spec.heldout)).values() for one in some)
+
+
+def described(made: Made, trainer: Trainer) -> dict:
+    return describe(trainer.run.model, Plan.open(made.plan).format, trainer.batches.seq_len)
+
+
+def test_a_stopped_run_and_any_number_of_ranks_write_the_same_lines(made: Made, tmp_path: Path) -> None:
+    whole, broken, both = (small_spec(made, tmp_path / name, **MEASURED) for name in ("whole", "broken", "both"))
+    train(whole)
+    trainer = Trainer(broken, ALONE)
+    stop_after(trainer, 8)
+    with pytest.raises(Stopped):
+        trainer.train()
+    assert list(lines(broken)) == [4, 8]
+    train(broken)
+    assert lines(broken) == lines(whole)
+    assert ranks_of(both, 2) == [0, 0]
+    assert lines(both) == lines(whole), "to the bit"
+    assert digests(tmp_path / "both") == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("layout", [{"shard": 2}, {"context": 2}])
+def test_a_sharded_run_trains_to_the_same_weights_with_it(made: Made, tmp_path: Path, layout: dict[str, int]) -> None:
+    shared = {"layout": Layout.model_validate(layout)}
+    plain, spec = (
+        small_spec(made, tmp_path / name, **more).model_copy(update=shared)
+        for name, more in (("plain", {}), ("measured", MEASURED))
+    )
+    assert ranks_of(plain, 2) == ranks_of(spec, 2) == [0, 0]
+    whole = [
+        load_file(checkpoint.merge(tmp_path / name / "checkpoints" / "step-00000012", tmp_path / f"{name}-12") / MODEL)
+        for name in ("plain", "measured")
+    ]
+    assert all(tensor.equal(whole[1][name]) for name, tensor in whole[0].items())
+    alone = small_spec(made, tmp_path / "alone", **MEASURED)
+    train(alone)
+    for step, found in lines(spec).items():
+        assert found == pytest.approx(lines(alone)[step], abs=1e-5)
+
+
+def test_what_is_not_finite_is_null_and_the_run_goes_on(made: Made, tmp_path: Path) -> None:
+    spec = small_spec(made, tmp_path, **MEASURED)
+    trainer = Trainer(spec, ALONE)
+    poison(trainer, range(4, 5))  # the measurement after the fourth step is made at step 4
+    trainer.train()
+    assert set(lines(spec)[4].values()) == {None}
+    assert all(math.isfinite(value) for value in lines(spec)[12].values())
+
+
+def test_the_milestones_have_the_lines(made: Made, tmp_path: Path) -> None:
+    config = small_config(mixture=WEIGHTS, **MEASURED)
+    inputs: dict[str, Artifact | list[Artifact]] = {"shards": made.shards, "plan": made.plan}
+    trained = run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
+    rows = [json.loads(line) for path in trained.files("steps/") for line in trained.read(path).splitlines()]
+    assert [row["step"] for row in rows if "bpb" in row] == [3, 7, 11]
+    assert "heldout_s" not in rows[3]
+
+
+def test_without_held_out_text_the_setting_is_refused(tmp_path: Path) -> None:
+    made = tokens_in(tmp_path, corpus(30), encode=EncodeConfig(heldout_share=0.0, heldout_min=0))
+    with pytest.raises(InputError, match="the shards have no held-out document"):
+        make_spec(small_config(**MEASURED), Inputs({"shards": made.shards, "plan": made.plan}), tmp_path)
+
+
+def test_recipes_without_it_keep_their_fingerprints() -> None:
+    assert "heldout" not in small_config().model_dump()
+    assert parse(TrainConfig, {"heldout": {"every": 5}}, "here").heldout is not None
