@@ -15,10 +15,11 @@ from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.example_readings import KIND
 from tasks.formats.tombstones import in_force
 from tasks.run import lineage
 from tasks.run.export import new_folder
-from tasks.run.export_tuned import ADAPTER, Exported, adapters, tuned_model
+from tasks.run.export_tuned import ADAPTER, Exported, adapters, tuned_model, untuned
 from tasks.run.model_lineage import card
 from tasks.trainer.gguf_file import write_gguf
 from tasks.trainer.huggingface import llama_name
@@ -44,10 +45,15 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         InputError: there is no such model, the folder exists, or the format cannot hold the model.
     """
     artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
+    tuned = tuned or kind == ADAPTER
+    for needed, stage in ((KIND, "finetune") if tuned else ("checkpoint", "train"), ("tokenizer", "tokenizer")):
+        if needed not in artifacts:
+            hint = "; or export the fine-tuned model with --tuned" if KIND in artifacts else ""
+            raise InputError(f"{recipe}@{version} has no {needed}", f"run the stage {stage} first{hint}")
     if kind == ADAPTER:
         found = adapters(artifacts, takedowns)
     else:
-        found = tuned_model(artifacts, takedowns) if tuned else _trained_model(artifacts, takedowns)
+        found = tuned_model(artifacts, takedowns) if tuned else _trained_model(untuned(artifacts), takedowns)
     with new_folder(out) as folder:
         for name, content in found.files.items():
             (folder / name).write_bytes(content)
@@ -66,10 +72,6 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
 
 
 def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) -> Exported:
-    if "checkpoint" not in artifacts or "tokenizer" not in artifacts:
-        asked = next(iter(artifacts.values())).address
-        hint = "export the fine-tuned model with --tuned" if "finetuned" in artifacts else "run the stage train first"
-        raise InputError(f"{asked.name.partition('/')[0]}@{asked.version} has no checkpoint", hint)
     checkpoint = artifacts["checkpoint"]
     described = json.loads(checkpoint.read("model.json"))
     files = small_files(described, artifacts["tokenizer"].read("tokenizer.json").decode())

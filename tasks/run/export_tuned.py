@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.example_readings import KIND
+from tasks.run.catalogue import MAKERS
 from tasks.run.tuned_card import tuned_card
 from tasks.trainer.chat_template import chat_template
 from tasks.trainer.checkpoint import MODEL, name_of
@@ -46,6 +47,11 @@ class Exported:
     rename: Callable[[str], str]
 
 
+def untuned(artifacts: Artifacts) -> dict[str, Artifact]:
+    """Returns the artifacts of a version without those of a fine-tuning."""
+    return {kind: one for kind, one in artifacts.items() if MAKERS[kind].dag != "finetune"}
+
+
 def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
     """Returns the whole model of a fine-tuning, its adapters merged.
 
@@ -54,7 +60,7 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported
         takedowns: the takedowns in force.
 
     Raises:
-        InputError: the version has no fine-tuned model, or adapters that were not merged.
+        InputError: it has adapters that were not merged.
     """
     model, described, tokenizer, template = _opened(artifacts)
     _, initial = last_weights(model, "export")
@@ -65,7 +71,7 @@ def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported
 
 
 def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
-    """Returns the adapters of a fine-tuning alone; raises InputError where the version has none."""
+    """Returns the adapters of a fine-tuning alone; raises InputError where it has none."""
     model, described, tokenizer, template = _opened(artifacts)
     run = json.loads(model.read("run.json"))
     if run["lora"] is None:
@@ -79,11 +85,6 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
 
 def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
     """Returns the model, the content of its `model.json`, its `tokenizer.json` and its chat template."""
-    if KIND not in artifacts or "tokenizer" not in artifacts:
-        asked = next(iter(artifacts.values())).address
-        raise InputError(
-            f"{asked.name.partition('/')[0]}@{asked.version} has no fine-tuned model", "run finetune first"
-        )
     model = artifacts[KIND]
     described, run = (json.loads(model.read(name)) for name in ("model.json", "run.json"))
     tokenizer = artifacts["tokenizer"].read("tokenizer.json").decode()

@@ -9,22 +9,23 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.model_card import model_card, table
-from tasks.formats.tokens.exposure import Exposure, of_checkpoint
-from tasks.formats.tombstones import Tombstones
+from tasks.run.card_parts import HEADER, taken_down
+from tasks.run.tuned_card import REGISTERED, tuned_card
 from tasks.stages.consolidate.funnel import STEPS, totals
 
 Artifacts = Mapping[str, Artifact]
-HEADER = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n"
-"""What the Hugging Face hub reads of a card."""
 
 
 def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     """Returns the card in Markdown, with the metadata that the Hugging Face hub reads.
 
     Args:
-        artifacts: the checkpoint and all that it was made from, by kind (`tasks.run.lineage.chain`).
+        artifacts: the checkpoint, or a registered fine-tuned model, and all that it was made from, by kind
+            (`tasks.run.lineage.chain`).
         takedowns: the takedowns in force.
     """
+    if REGISTERED in artifacts:
+        return tuned_card(artifacts, takedowns)
     checkpoint = artifacts["checkpoint"]
     run, model = (json.loads(checkpoint.read(name)) for name in ("run.json", "model.json"))
     sections = {
@@ -112,22 +113,6 @@ def _refused(warc: Artifact) -> dict[str, int]:
         for reason in counts:
             counts[reason] += found.record.rejected.get(reason, 0) if found else 0
     return counts
-
-
-def taken_down(model: Artifact, takedowns: Sequence[Artifact]) -> list[str]:
-    """Returns numbers, never what is taken down: the card is public."""
-    stones = Tombstones.read(takedowns)
-    lines = [
-        f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
-        "are taken down today"
-    ]
-    exposure = of_checkpoint(model, stones) if stones else Exposure()
-    if exposure.rows:
-        lines.append(f"- the model has learned from {len(exposure.rows):,} documents that are taken down today")
-    if exposure.problem:
-        lines.append(f"- not known of all that it has learned from: {exposure.problem}")
-    return lines + [f"- the training read the takedown {ref.address}" for ref in model.record.inputs
-                    if "/takedown" in ref.address]  # fmt: skip
 
 
 def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:

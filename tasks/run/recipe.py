@@ -32,7 +32,7 @@ from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.finetune.config import ExamplesConfig
+from tasks.stages.finetune.config import ExamplesConfig, TunedConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.promote.config import PromoteConfig
@@ -97,6 +97,7 @@ class Recipe(Config):
     promote: PromoteConfig = PromoteConfig()
     examples: ExamplesConfig = ExamplesConfig()
     finetune: FinetuneConfig = FinetuneConfig()
+    tuned: TunedConfig = Field(default=TunedConfig(), validate_default=True)
     takedown: TakedownConfig = TakedownConfig()
     place: Place = Place()
 
@@ -139,6 +140,16 @@ class Recipe(Config):
         if given.evaluate not in (None, info.data["evaluate"]):
             raise ValueError("promote.evaluate is filled in from [evaluate]: leave it out")
         return given.model_copy(update={"evaluate": info.data["evaluate"]})
+
+    @field_validator("tuned")
+    @classmethod
+    def _compared_by_this_evaluation(cls, given: TunedConfig, info: ValidationInfo) -> TunedConfig:
+        finetune: FinetuneConfig | None = info.data.get("finetune")
+        if finetune is None or "evaluate" not in info.data:
+            return given
+        if given.evaluate not in (None, info.data["evaluate"]):
+            raise ValueError("tuned.evaluate is filled in from [evaluate]: leave it out")
+        return given.model_copy(update={"evaluate": info.data["evaluate"] if finetune.makes_model else None})
 
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
@@ -226,6 +237,7 @@ class Recipe(Config):
             del settings["consolidate"]["sources"]
         settings["plan"].pop("train", None)
         settings["promote"].pop("evaluate", None)
+        settings["tuned"].pop("evaluate", None)
         assign(settings, values)
         return parse(type(self), settings, "override", _across)
 

@@ -12,9 +12,11 @@ from tasks.formats.chunks import KIND as CHUNKS
 from tasks.formats.example_readings import KIND, ROLE
 from tasks.formats.model_card import model_card
 from tasks.formats.tokens.origin import origin_refs
-from tasks.run.model_lineage import HEADER, taken_down
+from tasks.run.card_parts import HEADER, taken_down
 
 Artifacts = Mapping[str, Artifact]
+REGISTERED = "tuned_model"
+"""Kind of the artifacts that are registered fine-tuned models."""
 
 
 def tuned_card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
@@ -30,6 +32,7 @@ def tuned_card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         "Base": [f"- `{ref.address}` {ref.fingerprint[:16]}" for ref in origin_refs(model)],
         "Examples": _examples(artifacts[ROLE]) if ROLE in artifacts else [],
         "Tuning": _tuning(model, run),
+        "Scores": _scores(artifacts),
         "Template": ["```json", json.dumps(run["template"], indent=1, ensure_ascii=False), "```"],
         "Takedowns": taken_down(model, takedowns),
         "Made from": [f"- {kind}: `{one.address}` {one.record.fingerprint[:16]}" for kind, one in artifacts.items()],
@@ -72,6 +75,13 @@ def _tuning(model: Artifact, run: Mapping[str, Any]) -> list[str]:
     else:
         lines.append("- all weights were trained")
     return lines
+
+
+def _scores(artifacts: Artifacts) -> list[str]:
+    """Returns the table of base and model, without its heading, where they were compared."""
+    if "tuned_scores" not in artifacts:
+        return []
+    return artifacts["tuned_scores"].read("comparison.md").decode().strip().split("\n")[2:]
 
 
 def _values(settings: Mapping[str, Any]) -> str:

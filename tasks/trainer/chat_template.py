@@ -5,8 +5,10 @@ be answered, the turns and the beginning of a response.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tasks.core.errors import InputError
 
 ROLES = ("system", "user", "assistant")
 
@@ -30,6 +32,21 @@ def chat_template(template: Mapping[str, Any]) -> str:
         f"{{% if add_generation_prompt %}}{{{{ {_text(template['assistant']['before'])} }}}}"
         "{% else %}{{ eos_token }}{% endif %}"
     )
+
+
+def asked(template: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> str:
+    """Returns the text of messages that are to be answered, as the Jinja template renders it behind end-of-text.
+
+    Raises:
+        InputError: a message has no role of ROLES, or no content.
+    """
+    try:
+        turns = [(template[message["role"]], message["content"]) for message in messages]
+    except (KeyError, TypeError) as error:
+        remedy = f"give messages with a role of {', '.join(ROLES)} and a content"
+        raise InputError(f"a message cannot be read ({error})", remedy) from None
+    text = "".join(f"{turn['before']}{content}{turn['after']}" for turn, content in turns)
+    return f"{text}{template['assistant']['before']}"
 
 
 def _text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Settings of the stage `examples`. Imports pydantic only, for the Airflow dag-processor."""
+"""Settings of the stages of fine-tuning but the training. Imports pydantic only, for the Airflow dag-processor."""
 
 import re
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
+from tasks.trainer.evaluation.config import EvaluateConfig
 
 _CHUNKS = re.compile(r"[a-z][a-z0-9_-]*/chunks@[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -101,3 +102,19 @@ class ExamplesConfig(Config):
     def active(self) -> bool:
         """Whether there is anything to do."""
         return bool(self.files) or self.reads_chunks
+
+
+class TunedConfig(Config):
+    """What becomes of a fine-tuned model: it is compared with its base, and registered."""
+
+    model: str = ""
+    """Name in the registry; empty: the recipe's with "-tuned"."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the intervals."""
+    evaluate: EvaluateConfig | None = None
+    """Held-out text, tasks and batches: those of [evaluate], which the recipe fills in where it makes a whole model."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do."""
+        return self.evaluate is not None

@@ -1,4 +1,4 @@
-"""Wiring of the stages `examples` and `finetune`: a model, and rows of JSON or chunks -> a fine-tuned model."""
+"""Wiring of the stages of fine-tuning: rows of JSON or chunks, and a base -> a model, compared and registered."""
 
 from tasks.core.stage_spec import StageSpec
 
@@ -26,6 +26,29 @@ STAGES = (
         inputs={"examples": "examples"},
         input_files={"examples": ("examples/", "examples.json")},
         named={"base": "base"},
+        conditional=True,
+    ),
+    StageSpec(
+        "evaluate_tuned",
+        "tasks.stages.finetune.compare",
+        "tuned",
+        "finetune",
+        "tuned_scores",
+        inputs={"finetuned": "finetuned", "examples": "examples", "tokenizer": "tokenizer"},
+        conditional=True,
+    ),
+    StageSpec(
+        "register_tuned",
+        "tasks.stages.finetune.register",
+        "tuned",
+        "finetune",
+        "tuned_model",
+        inputs={
+            "finetuned": "finetuned",
+            "examples": "examples",
+            "tokenizer": "tokenizer",
+            "tuned_scores": "tuned_scores",
+        },
         conditional=True,
     ),
 )

@@ -46,6 +46,8 @@ BEFORE = {
     "promote": "39666cc9d7384790",
     "examples": "07889dcb43d3e06a",
     "finetune": "3727b78693940674",
+    "evaluate_tuned": "e45bf07a2c2824c4",
+    "register_tuned": "46cb0b439a799d5f",
     "takedown": "c3a439011111b286",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""

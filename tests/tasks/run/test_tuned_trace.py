@@ -94,6 +94,24 @@ def test_a_model_tuned_further_names_all_its_bases_in_any_recipe(tunings: Tuning
     assert one["documents"][0]["url"] == PAPER
 
 
+def test_documents_that_were_learned_as_chunks_are_no_held_out_text_of_the_comparison(tunings: Tunings) -> None:
+    with pytest.raises(InputError, match="there is nothing to compare mine/finetuned@1 with its base on"):
+        tunings.run("evaluate_tuned", "1")
+    # Drawn by the same hash: what encode holds out, a larger share of the examples does, too.
+    tunings.tune("apart", examples__heldout_share=0.3)
+    tunings.run("evaluate_tuned", "apart", examples__heldout_share=0.3)
+    found = json.loads(tunings.artifact("tuned_scores", "apart").read("comparison.json"))
+    assert found["learned_documents"] == 0
+    assert {row["kind"] for row in found["rows"]} == {"source"}, "no example fits into the 16 tokens of the base"
+    tunings.run("register_tuned", "apart", examples__heldout_share=0.3)
+    model = tunings.artifact("tuned_model", "apart")
+    lineage = json.loads(model.read("model/lineage.json"))
+    assert lineage["initial"]["artifact"] == "mine/checkpoint@1"
+    named = {role: of["artifact"] for role, of in lineage["made_from"].items()}
+    assert named == {"chunks": "mine/chunks@1", "documents": "mine/documents@1"}
+    assert {"mine/chunks@1", "mine/documents@1"} <= {ref.address for ref in model.record.inputs}
+
+
 def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tunings: Tunings) -> None:
     other = tuned_elsewhere(tunings)
     tunings.run("examples", "late", examples__chunks={"sources": ["papers", "notes"]})
