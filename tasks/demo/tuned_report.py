@@ -16,6 +16,7 @@ from tasks.demo.report import RunArtifacts, curve, times
 from tasks.formats.chunks import KIND as CHUNKS
 from tasks.formats.chunks import asked
 from tasks.formats.examples import Example, Examples
+from tasks.formats.tokens.origin import origin_of
 from tasks.run.trace import trace
 from tasks.run.tuned_text import tunings
 
@@ -27,10 +28,16 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Question:
-    """A chunk that was learned: what it was asked with, and where it stands."""
+    """A chunk that was learned: what it was asked with, where it stands, and its tokens."""
 
     text: str
     chunk: dict[str, Any]
+    example: Example
+
+    @property
+    def response(self) -> str:
+        """The text that is the right answer."""
+        return str(self.chunk["text"][self.chunk["body"] :])
 
 
 def report(artifacts: RunArtifacts, manuals: int, dag_runs: list[DagRunStatus]) -> Iterator[str]:
@@ -82,27 +89,39 @@ def chosen(artifacts: RunArtifacts) -> Question:
     """Returns the learned chunk with the fewest tokens that is all of its section: the same at every call."""
     examples, chunks = Examples(artifacts.artifact("examples")), artifacts.artifact(CHUNKS)
     rows = {row["id"]: row for path in chunks.files(f"{CHUNKS}/") for row in chunks.table(path).to_pylist()}
-    learned = [_chunk(examples[number], rows) for number in range(int(examples.firsts[-1]))]
+    found = [examples[number] for number in range(int(examples.firsts[-1]))]
+    learned = [rows[example.origin["id"]] for example in found]
     questions = [asked(chunk["title"], chunk["sections"]) for chunk in learned]
     alone = [at for at, question in enumerate(questions) if questions.count(question) == 1] or [0]
     best = min(alone, key=lambda at: (learned[at]["tokens"], learned[at]["id"]))
-    return Question(questions[best], learned[best])
-
-
-def _chunk(example: Example, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return rows[example.origin["id"]]
+    return Question(questions[best], learned[best], found[best])
 
 
 def answered(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
-    """Yields the question, what stands on the page, and what base and model answer, greedily."""
+    """Yields the question, what stands on the page, what the model answers, and what this costs base and model."""
     from tasks.trainer.serve import TextModel  # imports torch
 
     model = artifacts.artifact("tuned_model")
     served = TextModel(Path(model.local("model/model.json")).parent)
     (answer,) = served.predict([[{"role": "user", "content": question.text}]], {"max_tokens": TOKENS})
     yield f"asked      {' / '.join(question.text.splitlines())}"
-    yield from _paragraph("page", question.chunk["text"][question.chunk["body"] :])
+    yield from _paragraph("page", question.response)
     yield from _paragraph("answer", answer)
+    base, tuned = costs(artifacts, question)
+    yield f"the text of the page costs the base {base:.3f} bits per byte behind the question, the model {tuned:.3f}"
+
+
+def costs(artifacts: RunArtifacts, question: Question) -> list[float]:
+    """Returns the bits per byte that base and model need for the right answer."""
+    from tasks.trainer.evaluation.contender import Contender
+    from tasks.trainer.evaluation.responses import response_bits
+
+    model, tokenizer = artifacts.artifact("finetuned"), artifacts.artifact("tokenizer")
+    base = origin_of(model)
+    assert base is not None, "a fine-tuning has a base"
+    text = (question.example.tokens, question.example.learned)
+    scorers = (Contender.of_artifact("model", one, tokenizer).load(1) for one in (base, model))
+    return [response_bits(scorer, [text])[0] / len(question.response.encode()) for scorer in scorers]
 
 
 def _paragraph(name: str, text: str) -> Iterator[str]:
