@@ -8,7 +8,7 @@
 | costs | `finetune.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 | next | nothing starts: a further fine-tuning can begin from it |
 
-Press **Trigger**: base, method and rank can be set in the form, other settings as overrides.
+Press **Trigger**: base, method and steps can be set in the form, other settings as overrides.
 A killed run resumes from its newest good checkpoint, on the same batches.
 """
 

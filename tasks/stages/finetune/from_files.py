@@ -1,13 +1,12 @@
 """Examples from JSON lines: one row, one example. Reads a file that a recipe names."""
 
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tasks.core.stage import Part
-from tasks.core.store import read_outside
+from tasks.core.store import open_outside
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.finetune.render import Segments, asked, instruction, preference
 
@@ -19,7 +18,7 @@ def rows(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[s
 
     Counts all rows, and sets aside those that cannot be read.
     """
-    with _opened(path) as file:
+    with open_outside(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
@@ -33,7 +32,3 @@ def rows(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[s
                 part.quarantine(f"{Path(path).name}:{number}", error)
                 continue
             yield {"line": number, "id": str(row.get("id", ""))}, texts, asked(texts)
-
-
-def _opened(path: str) -> BinaryIO:
-    return io.BytesIO(read_outside(path)) if "://" in path else Path(path).open("rb")

@@ -1,14 +1,21 @@
 """The stage `examples`: which tokens are learned, and that every row is accounted for."""
 
 import json
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
+from tasks.core.store import Store
 from tasks.formats.examples import HELDOUT, Examples
 from tasks.formats.heldout import is_heldout
+from tasks.run.external_inputs import external_refs
+from tasks.stages.finetune import examples as stage
+from tasks.stages.finetune.config import ExamplesConfig
+from tests.conftest import run_stage_in
 from tests.corpora import Made
+from tests.s3_server import S3Server
 from tests.tasks.stages.finetune.conftest import Make
 
 
@@ -84,3 +91,16 @@ def test_rows_with_one_prompt_are_on_one_side_and_the_draw_is_the_same_every_tim
     assert {(line - 1) % 30 for line in lines[1]} == {
         n for n in range(30) if is_heldout(f"### Instruction:\na{n}\n\n### Response:\n", 0.3)
     }
+
+
+def test_a_file_on_an_object_store_gives_the_same_examples(made: Made, examples: Make, s3: S3Server) -> None:
+    local = examples([{"prompt": f"a{n}", "response": f"b{n}"} for n in range(2000)])
+    (file,) = local.record.config["files"]
+    with Store("s3://sluice/rows").write("rows.jsonl") as remote:
+        remote.write(Path(file).read_bytes())
+    config = ExamplesConfig.model_validate({**local.record.config, "files": ["s3://sluice/rows/rows.jsonl"]})
+    (digest,) = external_refs(stage, config)
+    assert [digest] == list(external_refs(stage, ExamplesConfig.model_validate(local.record.config)))
+    folder, inputs = local.store.root, {"tokenizer": made.tokenizer}
+    there = run_stage_in(folder, stage.__name__, config, inputs, kind="examples", version="remote")
+    assert there.record.content == local.record.content
