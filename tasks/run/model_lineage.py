@@ -9,7 +9,8 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.model_card import model_card, table
-from tasks.formats.tombstones import Tombstones
+from tasks.run.card_parts import HEADER, taken_down
+from tasks.run.tuned_card import REGISTERED, tuned_card
 from tasks.stages.consolidate.funnel import STEPS, totals
 
 Artifacts = Mapping[str, Artifact]
@@ -19,9 +20,12 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     """Returns the card in Markdown, with the metadata that the Hugging Face hub reads.
 
     Args:
-        artifacts: the checkpoint and all that it was made from, by kind (`tasks.run.lineage.chain`).
+        artifacts: the checkpoint, or a registered fine-tuned model, and all that it was made from, by kind
+            (`tasks.run.lineage.chain`).
         takedowns: the takedowns in force.
     """
+    if REGISTERED in artifacts:
+        return tuned_card(artifacts, takedowns)
     checkpoint = artifacts["checkpoint"]
     run, model = (json.loads(checkpoint.read(name)) for name in ("run.json", "model.json"))
     sections = {
@@ -40,7 +44,7 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         f"{run['seq_len']:,} tokens. It continues texts; it follows no instructions."
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
-    return "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n" + text
+    return HEADER + text
 
 
 def _sources(artifacts: Artifacts, run: Mapping[str, Any]) -> list[str]:
@@ -156,14 +160,7 @@ def refused(warc: Artifact) -> dict[str, int]:
 
 
 def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:
-    """Returns numbers, never what is taken down: the card is public."""
-    stones = Tombstones.read(takedowns)
-    lines = [
-        f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
-        "are taken down today"
-    ]
-    lines += [f"- the training read the takedown {ref.address}" for ref in artifacts["checkpoint"].record.inputs
-              if "/takedown" in ref.address]  # fmt: skip
+    lines = taken_down(artifacts["checkpoint"], takedowns)
     if "warc" in artifacts:
         settings = artifacts["warc"].record.config
         honoured = ", ".join(settings.get("ai_optouts", ())) or "none"

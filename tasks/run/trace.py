@@ -8,6 +8,7 @@ Which versions belong together is read from the records, from the checkpoint upw
     domain -> its kept documents -> steps
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
 
+The models that were fine-tuned from it, or with chunks of a page, are looked through, too (`tuned_trace`).
 Of a model that began from the weights of another, the same is looked up in the run of that one, and so on (`before`).
 
 Kept documents are found in the document index, sequences by binary search in the plan, steps by inverting the order. Of
@@ -26,9 +27,11 @@ from tasks.formats.domain import host_name, is_public_suffix
 from tasks.formats.tokens.index import Entry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.shard import parse_shard_name
+from tasks.formats.tombstones import Tombstones
 from tasks.run.chain import CAPTURE, Chain, many
 from tasks.run.trace_text import render
 from tasks.run.traced_pages import pages_read
+from tasks.run.tuned_trace import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]
 
@@ -45,7 +48,7 @@ MOST_DOCUMENTS = 100
 
 
 def trace(store: Store, recipe: str, version: str, what: str, everything: bool = False) -> Found:
-    """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120").
+    """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120", "tuned:42").
 
     Args:
         store: store of the artifacts.
@@ -55,9 +58,10 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
         everything: whether all documents of a domain and the pages of all sequences of a step are shown.
 
     Returns:
-        see `trace_url`, `trace_document`, `trace_domain` and `trace_step`; `requests`: how many were made of a remote
-        store; and `before`: the runs that the model comes from, nearest first, [{checkpoint, problem, run, and what
-        their steps read of it: documents, of a domain `count`}]. `problem` is why that is not known, or "".
+        see `trace_url`, `trace_document`, `trace_domain`, `trace_step` and `trace_tuned`; `requests`: how many were
+        made of a remote store; `before`: the runs that the model comes from, nearest first, [{checkpoint, problem, run,
+        and what their steps read of it: documents, of a domain `count`}], where `problem` is why that is not known, or
+        ""; and of a page or domain `tuned`: see `tasks.run.tuned_trace.tunings_of`.
 
     Raises:
         InputError: nothing of the recipe has been made, or there is no such step or domain.
@@ -65,6 +69,8 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
     before = store.requests
     if match := _STEP.fullmatch(what):
         found = trace_step(store, recipe, version, int(match[1]), None if everything else MOST_SEQUENCES)
+    elif what.startswith(TUNED_STEP):
+        found = trace_tuned(store, recipe, version, tuned_step(what))
     elif _ID.fullmatch(what):
         found = trace_document(store, recipe, version, what)
     elif what.startswith(_DOMAIN):
@@ -94,7 +100,8 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     lost = chain.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
     captures = {"captures_without_document": [row for _, row in lost]}
     before = _before(chain, lambda of: {"documents": kept(of)})
-    return {**_head(chain, url, "url"), "documents": found, **captures, "before": before}
+    tuned = tunings_of(chain, is_in("url", urls))
+    return {**_head(chain, url, "url"), "documents": found, **captures, "before": before, "tuned": tuned}
 
 
 def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Found:
@@ -107,8 +114,9 @@ def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Foun
 
     found = kept(chain) or list(_not_kept(chain, "id", [doc_id]))
     before = _before(chain, lambda of: {"documents": kept(of)})
+    tuned = tunings_of(chain, is_in("id", [doc_id]))
     head = _head(chain, doc_id, "document")
-    return {**head, "documents": found, "captures_without_document": [], "before": before}
+    return {**head, "documents": found, "captures_without_document": [], "before": before, "tuned": tuned}
 
 
 def trace_domain(store: Store, recipe: str, version: str, name: str, most: int | None = MOST_DOCUMENTS) -> Found:
@@ -130,7 +138,8 @@ def trace_domain(store: Store, recipe: str, version: str, name: str, most: int |
         count, entries = of.index.by_domain(domain, most) if of.index else (0, [])
         return {"count": count, "documents": many(lambda entry: _in_shards(of, entry), entries)}
 
-    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), **kept(chain), "before": _before(chain, kept)}
+    more = {"before": _before(chain, kept), "tuned": tunings_of(chain, Tombstones(domains=frozenset([domain])).mask)}
+    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), **kept(chain), **more}
 
 
 def trace_step(store: Store, recipe: str, version: str, step: int, most: int | None = MOST_SEQUENCES) -> Found:
