@@ -131,7 +131,7 @@ def _step(found: Found) -> list[str]:
         for piece in sequence["slices"]:
             last = piece["start"] + piece["length"] - 1
             text = f"withheld: {_WITHHELD}" if piece.get("withheld") else " ".join(piece["text"].split())
-            pages = f", page {_some(piece['pages'])}" if "pages" in piece else ""
+            pages = f", page {some(piece['pages'])}" if "pages" in piece else ""
             lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}{pages}")
             lines.append(f"    {text[:_WIDTH]}")
     left = len(found["sequences"]) - len(shown)
