@@ -1,5 +1,6 @@
 # Two commands: `make demo` and `make test`. Everything else is a part of them.
 # PYTHON  the Python 3.11 that makes the environment      SEEDS, CONTACT  a crawl of the public web instead of the site
+# BASE  model that `make finetune` begins from, default: the newest of the demo, or a small one that it makes first
 # VERSION  version of the artifacts of the demo              SLUICE_HOME, SLUICE_*_PORT  see docs/demo.md
 # WORKERS  processes that run unit tests, default 4          SLUICE_TEST_TIMES  a folder for the seconds of every test
 
@@ -17,7 +18,7 @@ WORKERS ?= 4
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo up down status test lint unit system soak kind kind-down clean
+.PHONY: help install models demo finetune up down status test lint unit system soak kind kind-down clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ models: $(INSTALLED) ## fetch the language-identification model
 
 demo: models ## seeds to a trained model on this machine, through Airflow
 	@SEEDS='$(SEEDS)' CONTACT='$(CONTACT)' $(BIN)/python -m tasks.demo run --version '$(VERSION)'
+
+finetune: models ## PDF files to a fine-tuned model: chunks, adapters, scores, an answer with its page
+	@BASE='$(BASE)' $(BIN)/python -m tasks.demo finetune
 
 up: $(INSTALLED) ## start Airflow, MLflow, Dask and the demo's site
 	@$(BIN)/python -m tasks.demo up

@@ -14,6 +14,7 @@ Writes `benchmarks/results/lm_eval.json`.
 
 import argparse
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def main() -> None:
         "through_for_lm_eval": compared(mine, theirs(for_lm_eval(given.model), tasks)),
         "lm_eval_hf": compared(mine, theirs(own_class, tasks)),
     }
-    keep("lm_eval", figures)
+    keep("lm_eval", {**figures, "cpu_seconds": round(time.process_time(), 1)})
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 | | |
 |---|---|
-| reads | the form, a base model, the tokenizer of the version, and JSON lines |
-| makes | `examples`: the rows as tokens; `finetuned`: the model with its checkpoints; or adapters, and both merged |
+| reads | the form, a base model, the tokenizer of the version, and JSON lines or the chunks of documents |
+| makes | `examples`: the rows as tokens; `finetuned`: the model with its checkpoints; or adapters, and both merged; |
+| | `tuned_scores`: base and model on the same text, tasks and held-out examples; and a version in MLflow's registry |
 | costs | `finetune.steps` training steps, in the pool `gpu`: on this machine, or in a GPU pod, depending on the place |
 | next | nothing starts: a further fine-tuning can begin from it |
 
-Press **Trigger**: base, method and rank can be set in the form, other settings as overrides.
+Press **Trigger**: base, method and steps can be set in the form, other settings as overrides.
 A killed run resumes from its newest good checkpoint, on the same batches.
 """
 
@@ -33,14 +34,14 @@ FORM = {
     "finetune.steps": "Training steps.",
 }
 
+GPU = ("finetune", "evaluate_tuned")
+"""Stages that compute with the model; the others run on the worker."""
+
 for recipe in recipes_for("finetune"):
     with DAG(**dag_settings(recipe, "finetune", __doc__, schedule=None, form=FORM)):
-        common = {"recipe": recipe.name}
-        connect(
-            {
-                "examples": StageOperator(task_id="examples", stage="examples", **common),
-                "finetune": training_operator(recipe, gang=False)(
-                    task_id="finetune", stage="finetune", pool="gpu", **common
-                ),
-            }
-        )
+        tasks = {}
+        for stage in recipe.stages("finetune"):
+            operator = training_operator(recipe, gang=False) if stage in GPU else StageOperator
+            pool = {"pool": "gpu"} if stage in GPU else {}
+            tasks[stage] = operator(task_id=stage, recipe=recipe.name, stage=stage, **pool)
+        connect(tasks)

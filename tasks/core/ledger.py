@@ -4,7 +4,7 @@ Reads the records of all artifacts of a store; there is no second copy that coul
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId, Record
@@ -22,15 +22,15 @@ class Ledger:
     Args:
         store: the store to read.
         prefix: a folder to which it is limited, such as a recipe's name; "" for all.
-        kind: kind to which it is limited, such as "checkpoint", of any recipe; "" for all.
+        kinds: kinds to which it is limited, such as "checkpoint", of any recipe; () for all.
     """
 
-    def __init__(self, store: Store, prefix: str = "", kind: str = "") -> None:
+    def __init__(self, store: Store, prefix: str = "", kinds: Collection[str] = ()) -> None:
         self.store = store
         self._by_address: dict[str, Artifact] = {}
         self._unreadable: dict[str, InputError] = {}
         for address in _addresses(store, prefix):
-            if kind and address.name.partition("/")[2] != kind:
+            if kinds and address.name.partition("/")[2] not in kinds:
                 continue
             try:
                 self._by_address[str(address)] = Artifact.open_at(store, address)

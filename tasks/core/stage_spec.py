@@ -46,14 +46,15 @@ class StageSpec:
         fan_in: role -> (kind, kind of the artifact whose record names the members): all members of a mapped stage.
         groups: role -> (kind, annotator): one of the artifacts that `kind` is made of (`tasks.core.groups`).
         optional_inputs: role -> kind, read where the recipe has the stage that makes it.
-        named: role -> field of its section with the id of an artifact, of any recipe and version ("previous": the
-            newest other one when the run began), or with several; "" or () where there is none.
+        optional_if: role of these -> dotted recipe field; the input is read where that is true, too.
+        named: role -> field of its section, or dotted path in it, with the id of an artifact, of any recipe and version
+            ("previous": the newest other one when the run began), or with several; "" or () where there is none.
         previous: role -> artifact of the version before.
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
         previous_as: role of an input whose record determines the previous version that all stages of this version
             read; of those that read the web, the takedowns, too.
         takedowns: role in which it reads the takedowns in force (`tasks.formats.tombstones`), of any version, where
-            there are some; "": it reads none.
+            there are some; of its own recipe and of those whose artifacts it names. "": it reads none.
         takedowns_if: dotted recipe field; takedowns are read where it is true. "": always.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
         conditional: whether it runs only where the property `active` of its section of the recipe is true.
@@ -71,6 +72,7 @@ class StageSpec:
     fan_in: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     optional_inputs: Mapping[str, str] = field(default_factory=dict)
+    optional_if: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
     previous: Mapping[str, Previous] = field(default_factory=dict)
     previous_if: str = ""

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -79,6 +79,15 @@ class Store:
         with self._explained(prefix, requests=1), contextlib.suppress(FileNotFoundError):
             found = [str(path) for path in self._fs.find(self._full(prefix))]
         return sorted(path[len(self._base) + 1 :] for path in found if unfinished or not path.endswith(_ASIDE))
+
+    def folders(self, path: str = "") -> Sequence[str]:
+        """Returns the names of the folders directly in `path` ("": the root), sorted."""
+        with self._explained(path, requests=1):
+            try:
+                found = self._fs.ls(self._full(path), detail=True)
+            except FileNotFoundError:
+                return ()
+        return sorted(str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
 
     def open(self, path: str) -> BinaryIO:
         """Opens a file for reading bytes; raises FileNotFoundError."""
@@ -260,6 +269,14 @@ def read_outside(path: str) -> bytes:
         return Path(path).read_bytes()
     folder, _, name = path.rpartition("/")
     return Store(folder, brief=True).read(name)
+
+
+def open_outside(path: str) -> BinaryIO:
+    """Opens a file that a recipe names for reading, a piece at a time; path and errors as of `read_outside`."""
+    if "://" not in path:
+        return Path(path).open("rb")
+    folder, _, name = path.rpartition("/")
+    return Store(folder, brief=True).open(name)
 
 
 def _flush(file: BinaryIO) -> None:

@@ -43,6 +43,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--contact", default=os.environ.get("CONTACT", ""), help="where the sites' owners can reach you")
     run.set_defaults(run=_run)
+    tune = commands.add_parser("finetune", help="fine-tune a model with manuals, and report what it has learned")
+    base = (
+        "model to begin from, such as demo/checkpoint@dev; default: the newest of the demo, or a small one made first"
+    )
+    tune.add_argument("--base", default=os.environ.get("BASE", ""), help=base)
+    tune.set_defaults(run=_finetune)
     site = commands.add_parser("site", help="serve this Python's own documentation as three loopback hosts")
     site.add_argument("--port", type=int, default=18701, help="port of the first host; the others follow")
     site.add_argument("--cache", type=Path, default=Path(".sluice/site"), help="folder for the rendered pages")
@@ -89,6 +95,13 @@ def _run(options: argparse.Namespace) -> None:
     from tasks.demo.run import run
 
     run(home, request)
+
+
+def _finetune(options: argparse.Namespace) -> None:
+    from tasks.demo.finetune import finetune
+    from tasks.demo.home import Home
+
+    finetune(Home.here(), options.base)
 
 
 def _site(options: argparse.Namespace) -> None:

@@ -2,7 +2,8 @@
 
 `chunks/<part>.parquet` (CHUNK) and `rejected/<part>.parquet` (REJECTED) have a row per chunk, in the order of the
 documents and of their texts. `start` and `end` are code points of `text` in the kept document: the text of a chunk is
-that stretch of it, character for character.
+that stretch of it, character for character. Where it begins with headings, `body` is behind them, and `sections` has
+the headings above that place: what a chunk stands under (`asked`) as an example for a fine-tuning.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,10 @@ CHUNK = pa.schema(
         *_PLACE,
         pa.field("overlap", pa.int32(), nullable=False),  # code points at the beginning that the chunk before has, too
         pa.field("kind", pa.string(), nullable=False),  # TEXT, CODE or TABLE: what most of its characters are
+        pa.field("title", pa.string(), nullable=False),  # of the document, or ""
         pa.field("headings", pa.list_(pa.string()), nullable=False),  # above it, the outermost first; not in `text`
+        pa.field("body", pa.int32(), nullable=False),  # code points of `text` before what is no heading
+        pa.field("sections", pa.list_(pa.string()), nullable=False),  # headings above what begins at `body`
         pa.field("text", pa.string(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),  # of `rendered`
         pa.field("language", pa.string(), nullable=False),
@@ -58,6 +62,15 @@ REJECTED = pa.schema(
 def chunk_id(document: str, start: int, text: str) -> str:
     """Returns a chunk's id, 32 hex digits: a hash of the document's id, where the chunk begins, and its text."""
     return digest128(f"{document}\n{start}\n{text}")
+
+
+def asked(title: str, sections: Sequence[str]) -> str:
+    r"""Returns what a chunk stands under, a line each: the document's title, then the headings above its body.
+
+    >>> asked("Manual", ["Manual", "Doors"])
+    'Manual\nDoors'
+    """
+    return "\n".join([*([title] if title and title not in sections[:1] else []), *sections])
 
 
 def rendered(headings: Sequence[str], text: str) -> str:

@@ -2,11 +2,11 @@
 
 `examples/<part>.arrow` (Arrow IPC, not compressed, so that it is mapped and not read) has one row per example, of
 SCHEMA. An example is one text, or of a preference two: the chosen and the rejected one. Sequences are not stored: they
-follow from the lengths.
+follow from the lengths. `heldout/<part>.arrow` has the examples that are never learned, in the same form.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.formats.chunks import BOX
 
 FOLDER = "examples"
+HELDOUT = "heldout"
 SUMMARY = "examples.json"
 """{kind, vocab_size, eos_id, tokenizer_sha256, seq_len, template, files: {part: name of the file}}"""
 SOURCE = "examples"
@@ -29,39 +31,61 @@ SCHEMA = pa.schema(
         ("lengths", pa.list_(pa.int32())),
         ("tokens", pa.list_(pa.uint32())),
         ("learned", pa.list_(pa.bool_())),
+        ("document", pa.string()),
+        ("url", pa.string()),
+        ("source", pa.string()),
+        ("pages", pa.list_(pa.int32())),
+        ("boxes", pa.list_(BOX)),
     ]
 )
-"""line: 1-based, in the file of the part. id: of the row, "" where it has none. lengths: tokens of each text, with its
-end-of-text. tokens: of all texts. learned: whether a token gives a gradient; one per token."""
+"""line: 1-based, in the file of the part. id: of the row, "" where it has none, or of the chunk. lengths: tokens of
+each text, with its end-of-text. tokens: of all texts. learned: whether a token gives a gradient; one per token.
+document, url, source, pages, boxes: of the chunk (`tasks.formats.chunks`), null for a row of a file; the last two also
+for a document without pages."""
+_TOKENS = ("lengths", "tokens", "learned")
 ROWS = 1024
 """Rows of a record batch."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row of SCHEMA, with the part that it is in."""
+    """One row of SCHEMA, with the part that it is in; `origin` has the columns that say where it is from."""
 
     part: str
-    line: int
-    id: str
+    origin: dict[str, Any]
     lengths: list[int]
     tokens: NDArray[np.uint32]
     learned: NDArray[np.bool_]
 
 
-def write(file: BinaryIO, rows: Iterator[dict[str, Any]]) -> int:
-    """Writes rows of SCHEMA as an Arrow file, a record batch at a time; returns their number."""
-    count, held = 0, list[dict[str, Any]]()
-    with pa.ipc.new_file(file, SCHEMA) as writer:
-        for row in rows:
-            held.append(row)
-            count += 1
-            if len(held) == ROWS:
-                writer.write_batch(pa.RecordBatch.from_pylist(held, SCHEMA))
-                held = []
-        if held:
-            writer.write_batch(pa.RecordBatch.from_pylist(held, SCHEMA))
-    return count
+class Writer:
+    """Writes rows of SCHEMA as an Arrow file, a record batch at a time.
+
+    Args:
+        file: receives the bytes.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._writer = pa.ipc.new_file(file, SCHEMA)
+        self._held: list[dict[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Writes one row; columns that it lacks are null."""
+        self._held.append({name: row.get(name) for name in SCHEMA.names})
+        if len(self._held) == ROWS:
+            self._flush()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._held:
+            self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._held, SCHEMA))
+        self._held = []
 
 
 def pack(lengths: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
@@ -86,14 +110,16 @@ class Examples:
 
     Args:
         artifact: an artifact of the stage `examples`.
+        folder: FOLDER, or HELDOUT for those that are never learned.
 
     Raises:
         InputError: it has no example.
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, folder: str = FOLDER) -> None:
         self.summary: dict[str, Any] = json.loads(artifact.read(SUMMARY))
-        self.paths: Sequence[str] = artifact.files(f"{FOLDER}/")
+        self._folder = folder
+        self.paths: Sequence[str] = artifact.files(f"{folder}/")
         self._tables = [pa.ipc.open_file(pa.memory_map(artifact.local(path))).read_all() for path in self.paths]
         rows = [table.num_rows for table in self._tables]
         self._begins = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
@@ -111,6 +137,26 @@ class Examples:
         """Returns the numbers of the examples of a sequence."""
         return range(int(self.firsts[sequence]), int(self.firsts[sequence + 1]))
 
+    def where(self, covers: Callable[[pa.Table], NDArray[np.bool_]]) -> list[int]:
+        """Returns the numbers of the examples whose document is covered, ascending.
+
+        Args:
+            covers: returns which rows are, shape (rows,), of a table with id and url of documents. Examples without a
+                document are not looked at.
+        """
+        found: list[int] = []
+        for begin, table in zip(self._begins.tolist(), self._tables, strict=False):
+            if "document" not in table.column_names:
+                continue
+            rows = np.flatnonzero(table.column("document").is_valid().to_numpy(zero_copy_only=False))
+            documents = table.select(["document", "url"]).take(rows).rename_columns(["id", "url"])
+            found += (begin + rows[covers(documents)]).tolist()
+        return found
+
+    def sequence_of(self, number: int) -> int:
+        """Returns the sequence that an example is in."""
+        return int(np.searchsorted(self.firsts, number, side="right")) - 1
+
     def place(self, number: int) -> tuple[int, int]:
         """Returns index in `paths` and row of an example."""
         part = int(np.searchsorted(self._begins, number, side="right")) - 1
@@ -122,21 +168,33 @@ class Examples:
         tokens, learned = (row.column(name).chunk(0).flatten() for name in ("tokens", "learned"))
         return Example(
             part=self.paths[part],
-            line=row["line"][0].as_py(),
-            id=row["id"][0].as_py(),
+            origin={name: row[name][0].as_py() for name in row.column_names if name not in _TOKENS},
             lengths=row["lengths"][0].as_py(),
             tokens=tokens.to_numpy(),
             learned=learned.to_numpy(zero_copy_only=False),
         )
 
     def source(self, example: Example) -> dict[str, Any]:
-        """Returns where an example is from: {file, line, id}."""
-        name = example.part.removeprefix(f"{FOLDER}/").removesuffix(".arrow")
-        return {"file": self.summary["files"][name], "line": example.line, "id": example.id}
+        """Returns where an example is from.
+
+        Of a row of a file: {file, line, id}. Of a chunk: {chunk, document, url, source, pages, boxes}, the last two
+        only where its document has pages.
+        """
+        origin = example.origin
+        if origin.get("document"):
+            paged = ("pages", "boxes") if origin["pages"] is not None else ()
+            return {"chunk": origin["id"], **{name: origin[name] for name in ("document", "url", "source", *paged)}}
+        name = example.part.removeprefix(f"{self._folder}/").removesuffix(".arrow")
+        return {"file": self.summary["files"][name], "line": origin["line"], "id": origin["id"]}
 
     def sources(self, sequence: int) -> list[dict[str, Any]]:
         """Returns where the examples of a sequence are from, in their order."""
         return [self.source(self[number]) for number in self.numbers(sequence)]
+
+
+def has_heldout(artifact: Artifact) -> bool:
+    """Returns whether any example of an artifact is never learned."""
+    return bool(artifact.record.metrics.get(HELDOUT))
 
 
 def _totals(table: pa.Table) -> NDArray[np.int64]:

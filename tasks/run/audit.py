@@ -1,8 +1,9 @@
 """Audit of takedowns: all of a recipe, and for what is current the proof that nothing of them is in it.
 
-Reads all takedowns, and of the newest crawl DB, documents, plan and dedup index the URLs, ids and sequences: what the
-next cycle, the next tokens and the next training read. Nothing is taken from a report: every row is looked at. Of all
-models it lists what they have read: they cannot forget it, so it does not count as present.
+Reads all takedowns, and of the newest crawl DB, documents, chunks, plan, examples and dedup index the URLs, ids and
+sequences: what the next cycle, the next tokens, and the next training and fine-tuning read. Nothing is taken from a
+report: every row is looked at. Of all models it lists what they have read: they cannot forget it, so it does not count
+as present.
 """
 
 from collections import Counter
@@ -19,13 +20,15 @@ from tasks.formats import dedup_index
 from tasks.formats.dedup_index import DedupIndex
 from tasks.formats.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.stages.crawl.db.crawldb import URLS_FILE
-from tasks.stages.takedown.affected import CHECKPOINT, of_artifact
+from tasks.stages.takedown.affected import CHUNKS, EXAMPLES, MODELS, of_artifact
 from tasks.stages.takedown.report import described
 
 _AGAIN = {
     "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
     "documents": "run corpus again, with a new version",
     "plan": "run tokens again, with a new version",
+    CHUNKS: "run tokens again, with a new version",
+    EXAMPLES: "run finetune again, with a new version",
     dedup_index.KIND: "run corpus again, with a new version",
 }
 
@@ -98,7 +101,7 @@ def _takedown(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> F
 
 def _models(store: Store, recipe: str, tombstones: Tombstones) -> list[Found]:
     """Returns all models that have read some of it, or of which it is not known, by version."""
-    made = (of_artifact(one, tombstones) for one in versions_of(store, f"{recipe}/{CHECKPOINT}"))
+    made = (of_artifact(one, tombstones) for kind in MODELS for one in versions_of(store, f"{recipe}/{kind}"))
     return [described(one) for one in made if one.rows or one.problem] if tombstones else []
 
 
@@ -126,7 +129,7 @@ def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Fou
 
 
 def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
-    for kind in ("documents", "plan"):
+    for kind in ("documents", CHUNKS, "plan", EXAMPLES):
         artifact = newest(store, f"{recipe}/{kind}")
         if artifact:
             found = of_artifact(artifact, tombstones)

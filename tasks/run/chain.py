@@ -14,6 +14,8 @@ from tasks.core.store import Store
 from tasks.formats.chunks import KIND as CHUNKS
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.contamination import MATCHES
+from tasks.formats.example_readings import KIND as TUNED
+from tasks.formats.example_readings import is_tuned
 from tasks.formats.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.paragraphs import REPEATS
@@ -47,8 +49,23 @@ class Chain:
 
     @classmethod
     def follow(cls, store: Store, recipe: str, version: str) -> "Chain":
-        """Finds the last artifact made at a version and everything it was made from; raises InputError."""
-        return cls(recipe, lineage.chain(store, recipe, version))
+        """Finds the last artifact made at a version and everything it was made from; raises InputError.
+
+        A version that has a fine-tuned model and trained none itself goes on with the base: what that was made from.
+        """
+        artifacts = lineage.chain(store, recipe, version)
+        tuned = artifacts.get(TUNED)
+        while tuned and "checkpoint" not in artifacts:
+            base = origin_of(tuned)
+            assert base is not None
+            artifacts = {**lineage.chain_of(base), **artifacts}
+            tuned = base if is_tuned(base) else None
+        return cls(recipe, artifacts)
+
+    @property
+    def models(self) -> list[Artifact]:
+        """The trained and the fine-tuned model, as far as they have been made."""
+        return [self.artifacts[kind] for kind in ("checkpoint", TUNED) if kind in self.artifacts]
 
     def before(self) -> "list[Earlier]":
         """Returns the runs that the model comes from, nearest first: each began from the weights of the next one."""

@@ -1,65 +1,82 @@
-"""Export of the trained model: a folder of Hugging Face in the Llama layout, or with a file of llama.cpp beside it.
+"""Export of a model: a folder of Hugging Face in the Llama layout, one with a file of llama.cpp beside it, or adapters.
 
-Reads the last milestone of `checkpoint`, `tokenizer`, and the records that these were made from; writes a new local
-folder with weights, configurations, tokenizer, the model's card (`README.md`) and `export.json`: the artifact that it
-was made from, and size and sha256 of every file.
+Reads the last milestone of `checkpoint`, or a fine-tuned model (`export_tuned`), `tokenizer`, and the records that
+these were made from; writes a new local folder with weights, configurations, tokenizer, the model's card (`README.md`)
+and `export.json`: the artifact that it was made from, and size and sha256 of every file.
 """
 
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.example_readings import KIND
 from tasks.formats.tombstones import in_force
 from tasks.run import lineage
 from tasks.run.export import new_folder
+from tasks.run.export_tuned import ADAPTER, Exported, adapters, tuned_model, untuned
 from tasks.run.model_lineage import card
 from tasks.trainer.gguf_file import write_gguf
-from tasks.trainer.huggingface_folder import CARD, copy_renamed, small_files
+from tasks.trainer.huggingface import llama_name
+from tasks.trainer.huggingface_folder import CARD, WEIGHTS, copy_renamed, small_files
 
-FORMATS = ("model", "gguf")
-"""`model`: the folder alone; `gguf`: with `model.gguf` in it, too."""
+GGUF = "gguf"
+FORMATS = ("model", GGUF, ADAPTER)
+"""`model`: the folder alone; `gguf`: with `model.gguf` in it, too; `adapter`: of a fine-tuning, in PEFT's layout."""
 
 
-def export_model(store: Store, recipe: str, version: str, kind: str, out: str) -> Path:
+def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False) -> Path:
     """Writes the model of a version; returns the new folder.
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
-        version: version of the checkpoint.
+        version: version of the checkpoint, or of the fine-tuned model.
         kind: one of FORMATS.
         out: path of the folder to make.
+        tuned: the fine-tuned model of the version instead of the trained one; always so with adapters.
 
     Raises:
-        InputError: there is no checkpoint, the folder exists, or the format cannot hold the model.
+        InputError: there is no such model, the folder exists, or the format cannot hold the model.
     """
-    artifacts = lineage.chain(store, recipe, version)
-    if "checkpoint" not in artifacts or "tokenizer" not in artifacts:
-        raise InputError(f"{recipe}@{version} has no checkpoint", "run the stage train first")
-    checkpoint = artifacts["checkpoint"]
-    described = json.loads(checkpoint.read("model.json"))
-    files = small_files(described, artifacts["tokenizer"].read("tokenizer.json").decode())
-    files[CARD] = card(artifacts, in_force(store, recipe)).encode()
+    artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
+    tuned = tuned or kind == ADAPTER
+    for needed, stage in ((KIND, "finetune") if tuned else ("checkpoint", "train"), ("tokenizer", "tokenizer")):
+        if needed not in artifacts:
+            hint = "; or export the fine-tuned model with --tuned" if KIND in artifacts else ""
+            raise InputError(f"{recipe}@{version} has no {needed}", f"run the stage {stage} first{hint}")
+    if kind == ADAPTER:
+        found = adapters(artifacts, takedowns)
+    else:
+        found = tuned_model(artifacts, takedowns) if tuned else _trained_model(untuned(artifacts), takedowns)
     with new_folder(out) as folder:
-        for name, content in files.items():
+        for name, content in found.files.items():
             (folder / name).write_bytes(content)
-        with checkpoint.open(last_weights(checkpoint)) as source, (folder / "model.safetensors").open("wb") as target:
-            copy_renamed(source, target)
-        if kind == "gguf":
-            write_gguf(folder, folder / "model.gguf", str(checkpoint.address))
+        with found.open_weights() as source, (folder / found.weights).open("wb") as target:
+            copy_renamed(source, target, found.rename)
+        if kind == GGUF:
+            write_gguf(folder, folder / "model.gguf", str(found.artifact.address))
         about = {
             "format": kind,
-            "artifact": str(checkpoint.address),
-            "fingerprint": checkpoint.record.fingerprint,
+            "artifact": str(found.artifact.address),
+            "fingerprint": found.artifact.record.fingerprint,
             "files": {path.name: _described(path) for path in sorted(folder.iterdir())},
         }
         (folder / "export.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
     return Path(out).absolute()
+
+
+def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) -> Exported:
+    checkpoint = artifacts["checkpoint"]
+    described = json.loads(checkpoint.read("model.json"))
+    files = small_files(described, artifacts["tokenizer"].read("tokenizer.json").decode())
+    files[CARD] = card(artifacts, takedowns).encode()
+    return Exported(checkpoint, files, partial(checkpoint.open, last_weights(checkpoint)), WEIGHTS, llama_name)
 
 
 def last_weights(checkpoint: Artifact) -> str:

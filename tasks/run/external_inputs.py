@@ -9,9 +9,9 @@ from typing import Any
 
 from tasks.core.artifact import InputRef
 from tasks.core.config import Config, sha256_of_json
-from tasks.core.digest import sha256_of, sha256_of_file
+from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
-from tasks.core.store import read_outside
+from tasks.core.store import open_outside
 
 EXTERNAL = "external:"
 """Prefix of the id of an input from outside the store."""
@@ -43,8 +43,7 @@ def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
 
 def _sha256(role: str, path: str) -> str:
     try:
-        if "://" in path:
-            return sha256_of(read_outside(path))
-        return sha256_of_file(path)
+        with open_outside(path) as file:
+            return sha256_of_stream(file)
     except OSError as error:
         raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None

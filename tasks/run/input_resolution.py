@@ -78,9 +78,10 @@ def resolve(
     kind = f"{spec.output}/{member}" if member else spec.output
     address = ArtifactId(f"{recipe.name}/{kind}", version)
     current, named_only = _current_inputs(recipe, store, spec, version, source_version, member)
-    found = {**current, **named_inputs(store, spec, config, address)}
+    named = named_inputs(store, spec, config, address)
+    found = {**current, **named}
     found |= previous_inputs(recipe, store, spec, address, current, source_version)
-    found |= takedowns_in_force(recipe, store, spec, address, current)
+    found |= takedowns_in_force(recipe, store, spec, address, current, named)
     external = list(external_refs(module, config))
     refs = (
         *(artifact.ref(role) for role in sorted(found) for artifact in _listed(found[role])),
@@ -125,7 +126,9 @@ def _current_inputs(
         )
 
     found: Found = {role: opened(kind.replace("*", member)) for role, kind in spec.inputs.items()}
-    found |= {role: opened(kind) for role, kind in spec.optional_inputs.items() if recipe.has(MAKERS[kind])}
+    for role, kind in spec.optional_inputs.items():
+        if recipe.has(MAKERS[kind]) and (role not in spec.optional_if or recipe.field(spec.optional_if[role])):
+            found[role] = opened(kind)
     for role, (kind, names) in spec.fan_in.items():
         found[role] = [opened(f"{kind}/{member}") for member in opened(names).record.members]
     for role, prefixes in spec.input_files.items():

@@ -9,7 +9,8 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.model_card import model_card, table
-from tasks.formats.tombstones import Tombstones
+from tasks.run.card_parts import HEADER, taken_down
+from tasks.run.tuned_card import REGISTERED, tuned_card
 from tasks.stages.consolidate.funnel import STEPS, totals
 
 Artifacts = Mapping[str, Artifact]
@@ -19,14 +20,17 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
     """Returns the card in Markdown, with the metadata that the Hugging Face hub reads.
 
     Args:
-        artifacts: the checkpoint and all that it was made from, by kind (`tasks.run.lineage.chain`).
+        artifacts: the checkpoint, or a registered fine-tuned model, and all that it was made from, by kind
+            (`tasks.run.lineage.chain`).
         takedowns: the takedowns in force.
     """
+    if REGISTERED in artifacts:
+        return tuned_card(artifacts, takedowns)
     checkpoint = artifacts["checkpoint"]
     run, model = (json.loads(checkpoint.read(name)) for name in ("run.json", "model.json"))
     sections = {
         "Sources": _sources(artifacts, run),
-        "Filters": _filters(artifacts),
+        "Filters": filters_of(artifacts),
         "Funnel": _funnel(artifacts),
         "Training": _training(checkpoint, run, model),
         "Scores": _scores(artifacts),
@@ -40,7 +44,7 @@ def card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         f"{run['seq_len']:,} tokens. It continues texts; it follows no instructions."
     ]
     text = model_card(f"Model of {checkpoint.address}", about, {name: rows for name, rows in sections.items() if rows})
-    return "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n\n" + text
+    return HEADER + text
 
 
 def _sources(artifacts: Artifacts, run: Mapping[str, Any]) -> list[str]:
@@ -56,12 +60,37 @@ def _sources(artifacts: Artifacts, run: Mapping[str, Any]) -> list[str]:
     return [*table(head, rows), "", decided]
 
 
-def _filters(artifacts: Artifacts) -> list[str]:
+def filters_of(artifacts: Artifacts) -> list[str]:
+    """Returns a line for each filter of the documents with its limits, and for what else was done to them."""
     if "documents" not in artifacts:
         return []
     settings = artifacts["documents"].record.config
     limits = settings.get("limits", {})
-    return [f"- {name}: {_settings(limits.get(name, {}))}" for name in settings.get("filters", ())]
+    lines = [f"- {name}: {_settings(limits.get(name, {}))}" for name in settings.get("filters", ())]
+    return [*lines, *_duplicates(artifacts), *_further(artifacts, settings)]
+
+
+def _duplicates(artifacts: Artifacts) -> list[str]:
+    if "duplicates" not in artifacts or not artifacts["documents"].record.config.get("dedup", True):
+        return []
+    settings = artifacts["duplicates"].record.config
+    kinds = ["equal texts"] * bool(settings.get("exact")) + [
+        f"texts of a Jaccard similarity of {settings['jaccard']} and more"
+    ] * bool(settings.get("near"))
+    return [f"- duplicates: one of {' and of '.join(kinds)} is kept"] if kinds else []
+
+
+def _further(artifacts: Artifacts, settings: Mapping[str, Any]) -> list[str]:
+    """Returns what was done to texts, and which evaluation sets were looked for in them."""
+    lines = ["- personal data that was found is masked"] if settings.get("mask_pii") else []
+    if settings.get("drop_lines"):
+        lines.append("- lines that the rules of C4 drop are cut")
+    if settings.get("cut_repeated"):
+        lines.append("- paragraphs that the corpus repeats are cut")
+    if "contamination" in artifacts:
+        sets = [one["name"] for one in artifacts["contamination"].record.config.get("sets", ())]
+        lines.append(f"- documents with items of these evaluation sets are left out: {', '.join(sets) or 'none'}")
+    return lines
 
 
 def _settings(limits: Mapping[str, Any]) -> str:
@@ -98,32 +127,44 @@ def _scores(artifacts: Artifacts) -> list[str]:
     scores = json.loads(artifacts["scores"].read("scores.json"))
     rows = [[name, f"{of['bpb']:.4f}", f"{of['unigram_bpb']:.4f}"] for name, of in sorted(scores["sources"].items())]
     rows.append(["mean", f"{scores['bpb']:.4f}", f"{scores['unigram_bpb']:.4f}"])
-    return ["Bits per byte of held-out text:", "", *table(["source", "model", "unigram model"], rows)]
+    text = ["Bits per byte of held-out text:", "", *table(["source", "model", "unigram model"], rows)]
+    return text + _task_scores(scores.get("tasks", ()))
 
 
-def _refused(warc: Artifact) -> dict[str, int]:
-    """Returns how many fetches of the crawl cycle ended because a page or its site does not want to be read."""
+def _task_scores(tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the table of the tasks of the last milestone: each metric with its standard error over items."""
+    last = max((one["step"] for one in tasks), default=0)
+    rows = [
+        [
+            one["task"],
+            f"{one['shots']}",
+            f"{one['items']:,}",
+            ", ".join(f"{name} {of['value']:.4f} ± {of['stderr']:.4f}" for name, of in sorted(one["metrics"].items())),
+            "not looked for" if one["contamination"] is None else f"{one['contamination']['items']:,}",
+        ]
+        for one in tasks
+        if one["step"] == last
+    ]
+    head = ["task", "examples", "items", "metrics", "items in what was read"]
+    return ["", "Tasks, each with the standard error over its items:", "", *table(head, rows)] if rows else []
+
+
+def refused(warc: Artifact) -> dict[str, int]:
+    """Returns by reason how many fetches of a crawl cycle ended because a page or its site does not want to be read."""
     counts = dict.fromkeys(("robots_denied", "noindex", "ai_optout"), 0)
     for ref in warc.record.inputs:
-        found = Artifact.find(warc.store, ArtifactId.parse(ref.address)) if "/segment/" in ref.address else None
+        found = Artifact.find(warc.store, ArtifactId.parse(ref.address)) if ref.role == "segments" else None
         for reason in counts:
             counts[reason] += found.record.rejected.get(reason, 0) if found else 0
     return counts
 
 
 def _left_out(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> list[str]:
-    """Returns numbers, never what is taken down: the card is public."""
-    stones = Tombstones.read(takedowns)
-    lines = [
-        f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
-        "are taken down today"
-    ]
-    lines += [f"- the training read the takedown {ref.address}" for ref in artifacts["checkpoint"].record.inputs
-              if "/takedown" in ref.address]  # fmt: skip
+    lines = taken_down(artifacts["checkpoint"], takedowns)
     if "warc" in artifacts:
         settings = artifacts["warc"].record.config
         honoured = ", ".join(settings.get("ai_optouts", ())) or "none"
         lines.append(f"- robots.txt was obeyed; opt-outs from training that were honoured: {honoured}")
-        refused = _refused(artifacts["warc"])
-        lines += [f"- {count:,} fetches ended with {reason}" for reason, count in refused.items() if count]
+        ended = refused(artifacts["warc"])
+        lines += [f"- {count:,} fetches ended with {reason}" for reason, count in ended.items() if count]
     return lines

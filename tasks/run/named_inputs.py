@@ -6,6 +6,7 @@ one that was there when the run began: one that is completed while it runs, or b
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import Config
@@ -33,7 +34,7 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
     """
     found: Found = {}
     for role, field in stage.named.items():
-        if not (given := getattr(config, field)):
+        if not (given := _setting(config, field)):
             continue
         setting = f"{stage.section}.{field}"
         if not isinstance(given, str):
@@ -49,7 +50,15 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
 
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
     """Returns the roles whose artifact is chosen when the run begins, and not by its settings."""
-    return [role for role, field in stage.named.items() if str(getattr(config, field)).endswith(f"@{PREVIOUS}")]
+    return [role for role, field in stage.named.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
+
+
+def _setting(config: Config, path: str) -> Any:
+    """Returns the setting at a dotted path; "" below a section that is not given."""
+    found: Any = config
+    for step in path.split("."):
+        found = "" if found in (None, "") else getattr(found, step)
+    return found
 
 
 def _opened(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:

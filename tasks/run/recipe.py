@@ -32,7 +32,7 @@ from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.finetune.config import ExamplesConfig
+from tasks.stages.finetune.config import ExamplesConfig, TunedConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.promote.config import PromoteConfig
@@ -45,6 +45,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.place import beyond
 
 RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
 
@@ -96,6 +97,7 @@ class Recipe(Config):
     promote: PromoteConfig = PromoteConfig()
     examples: ExamplesConfig = ExamplesConfig()
     finetune: FinetuneConfig = FinetuneConfig()
+    tuned: TunedConfig = Field(default=TunedConfig(), validate_default=True)
     takedown: TakedownConfig = TakedownConfig()
     place: Place = Place()
 
@@ -139,15 +141,31 @@ class Recipe(Config):
             raise ValueError("promote.evaluate is filled in from [evaluate]: leave it out")
         return given.model_copy(update={"evaluate": info.data["evaluate"]})
 
+    @field_validator("tuned")
+    @classmethod
+    def _compared_by_this_evaluation(cls, given: TunedConfig, info: ValidationInfo) -> TunedConfig:
+        finetune: FinetuneConfig | None = info.data.get("finetune")
+        if finetune is None or "evaluate" not in info.data:
+            return given
+        if given.evaluate not in (None, info.data["evaluate"]):
+            raise ValueError("tuned.evaluate is filled in from [evaluate]: leave it out")
+        return given.model_copy(update={"evaluate": info.data["evaluate"] if finetune.makes_model else None})
+
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
         if "makes" not in self.model_fields_set:
             self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
         sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
         checked = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
-        if problems := list(inconsistencies(checked)):
+        if problems := [*inconsistencies(checked), *self._beyond_one_node()]:
             raise Problems(problems)
         return self
+
+    def _beyond_one_node(self) -> Iterator[str]:
+        """Yields what the place asks for that a fine-tuning does not have."""
+        if self.finetune.active:
+            cluster = self.place.kubernetes
+            yield from beyond(self.place.train.layout, cluster.nodes if cluster else 1)
 
     def field(self, path: str) -> Any:
         """Returns the field at a dotted path ("crawl.recrawl")."""
@@ -219,6 +237,7 @@ class Recipe(Config):
             del settings["consolidate"]["sources"]
         settings["plan"].pop("train", None)
         settings["promote"].pop("evaluate", None)
+        settings["tuned"].pop("evaluate", None)
         assign(settings, values)
         return parse(type(self), settings, "override", _across)
 
@@ -238,8 +257,8 @@ def _crawls(makes: Collection[str], crawl: CrawlConfig) -> bool:
 
 
 def _counts(section: str, makes: Sequence[str]) -> bool:
-    """Returns whether a section affects the assets of a recipe; the sources of documents always do."""
-    return section in ("crawl", "extract") or any(section in sections_of(asset) for asset in makes)
+    """Returns whether a section affects what a recipe makes; the sources of documents and its operations always do."""
+    return section in ("crawl", "extract", "examples") or any(section in sections_of(asset) for asset in makes)
 
 
 def _across(settings: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig
+from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.repeats.config import RepeatsConfig
@@ -47,6 +48,7 @@ class Sections:
     train: TrainConfig | None = None
     evaluate: EvaluateConfig | None = None
     promote: PromoteConfig | None = None
+    examples: ExamplesConfig | None = None
 
 
 READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
@@ -58,7 +60,7 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
     "tokenizer": (TokenizerConfig, ("weights",)),
     "encode": (EncodeConfig, ("columns", "token_files")),
-    "chunks": (ChunksConfig, ("code_sources",)),
+    "chunks": (ChunksConfig, ("enabled", "code_sources")),
     "spans": (SpansConfig, ("enabled",)),
     "repeats": (RepeatsConfig, ("enabled",)),
     "pack": (PackConfig, ("by", "leave_out_repeats")),
@@ -66,5 +68,6 @@ READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
     "train": (TrainConfig, ("mixture", "anneal", "replay")),
     "evaluate": (EvaluateConfig, ("tasks",)),
     "promote": (PromoteConfig, ("guarded",)),
+    "examples": (ExamplesConfig, ("chunks",)),
 }
 """Class of each section, and the fields that the checks read."""

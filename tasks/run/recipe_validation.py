@@ -48,6 +48,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _topics,
         _categories,
         _cuts,
+        _chunked,
     ):
         yield from check(sections)
 
@@ -123,6 +124,8 @@ def _named_for_texts(sections: Sections) -> Iterator[tuple[str, str]]:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
     if sections.chunks:
         yield from (("chunks.code_sources", name) for name in sections.chunks.code_sources)
+    if sections.examples and sections.examples.chunks and sections.examples.own_chunks:
+        yield from (("examples.chunks.sources", name) for name in sections.examples.chunks.sources)
 
 
 def _measured_sources(sections: Sections) -> Iterator[tuple[str, str]]:
@@ -300,6 +303,18 @@ def _cuts(sections: Sections) -> Iterator[str]:
         yield (
             "consolidate.limits.perplexity.drop_buckets: a model from a file has no cut points: "
             "set annotate.settings.perplexity.cuts"
+        )
+
+
+def _chunked(sections: Sections) -> Iterator[str]:
+    """Checks that chunks are cut that become examples."""
+    if sections.examples is None or not sections.examples.own_chunks:
+        return
+    made = "tokens" in sections.makes
+    if not made or (sections.chunks and not sections.chunks.enabled):
+        yield (
+            "examples.chunks: the recipe cuts no chunks: set [chunks] enabled = true, or name those of another version "
+            "in examples.chunks.of"
         )
 
 

@@ -64,8 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--model", default="", help="config.json of another model to plan the training of")
     plan.add_argument("--json", action="store_true", help="print JSON")
     export = _command(commands, "export", "write the token shards for another trainer, or the model", _export)
-    export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf"))
+    export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
     export.add_argument("out", help="the folder to make")
+    export.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
     audit = _command(commands, "audit", "list all takedowns, and prove that what is current is free of them", _audit)
     audit.add_argument("--json", action="store_true", help="print JSON")
     ledger = _command(commands, "ledger", "list artifacts, or one with what it was made from", _ledger)
@@ -126,15 +127,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _trace(options: argparse.Namespace) -> None:
-    from tasks.run import trace, tuned_trace
+    from tasks.run import trace
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
-    if options.what.startswith(tuned_trace.PREFIX):
-        step = tuned_trace.step_of(options.what)
-        tuned = tuned_trace.trace_tuned(open_store(recipe), recipe.name, options.version or recipe.version, step)
-        print(json.dumps(tuned, indent=1) if options.json else tuned_trace.render_tuned(tuned))
-        return
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what, options.all)
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
 
@@ -164,8 +160,8 @@ def _export(options: argparse.Namespace) -> None:
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
-    which = export_model if options.format in MODELS else export
-    print(which(open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out))
+    asked = (open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out)
+    print(export_model(*asked, tuned=options.tuned) if options.format in MODELS else export(*asked))
 
 
 def _explain(options: argparse.Namespace) -> None:

@@ -13,7 +13,9 @@ from tasks.run.previous_version import Found
 from tasks.run.recipe import Recipe
 
 
-def takedowns_in_force(recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found) -> Found:
+def takedowns_in_force(
+    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found, named: Found
+) -> Found:
     """Returns the takedowns that a stage reads, by role; {} where there are none.
 
     Args:
@@ -22,6 +24,7 @@ def takedowns_in_force(recipe: Recipe, store: Store, stage: StageSpec, own: Arti
         stage: the stage that reads them.
         own: id of the artifact that it writes.
         current: its inputs of its own version, by role.
+        named: its inputs that its settings name, by role: what their recipes have taken down counts, too.
 
     Raises:
         InputError: a takedown's record cannot be read.
@@ -35,5 +38,6 @@ def takedowns_in_force(recipe: Recipe, store: Store, stage: StageSpec, own: Arti
         refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe.name}/{TAKEDOWN}@")]
         found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
     else:
-        found = in_force(store, recipe.name)
+        others = {one.address.name.partition("/")[0] for one in named.values() if isinstance(one, Artifact)}
+        found = [one for name in sorted({recipe.name, *others}) for one in in_force(store, name)]
     return {stage.takedowns: [one.restricted(FILES) for one in found]} if found else {}

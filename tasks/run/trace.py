@@ -8,6 +8,7 @@ Which versions belong together is read from the records, from the checkpoint upw
     domain -> its kept documents -> steps
     step -> sequences -> slices -> documents -> URLs, with the text of each slice
 
+The models that were fine-tuned from it, or with chunks of a page, are looked through, too (`tuned_trace`).
 Of a model that began from the weights of another, the same is looked up in the run of that one, and so on (`before`).
 
 Kept documents are found in the document index, sequences by binary search in the plan, steps by inverting the order. Of
@@ -26,8 +27,11 @@ from tasks.formats.domain import host_name, is_public_suffix
 from tasks.formats.tokens.index import Entry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.shard import parse_shard_name
+from tasks.formats.tombstones import Tombstones
 from tasks.run.chain import CAPTURE, Chain, many
 from tasks.run.trace_text import render
+from tasks.run.traced_pages import pages_read
+from tasks.run.tuned_trace import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]
 
@@ -44,7 +48,7 @@ MOST_DOCUMENTS = 100
 
 
 def trace(store: Store, recipe: str, version: str, what: str, everything: bool = False) -> Found:
-    """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120").
+    """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120", "tuned:42").
 
     Args:
         store: store of the artifacts.
@@ -54,9 +58,10 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
         everything: whether all documents of a domain and the pages of all sequences of a step are shown.
 
     Returns:
-        see `trace_url`, `trace_document`, `trace_domain` and `trace_step`; `requests`: how many were made of a remote
-        store; and `before`: the runs that the model comes from, nearest first, [{checkpoint, problem, run, and what
-        their steps read of it: documents, of a domain `count`}]. `problem` is why that is not known, or "".
+        see `trace_url`, `trace_document`, `trace_domain`, `trace_step` and `trace_tuned`; `requests`: how many were
+        made of a remote store; `before`: the runs that the model comes from, nearest first, [{checkpoint, problem, run,
+        and what their steps read of it: documents, of a domain `count`}], where `problem` is why that is not known, or
+        ""; and of a page or domain `tuned`: see `tasks.run.tuned_trace.tunings_of`.
 
     Raises:
         InputError: nothing of the recipe has been made, or there is no such step or domain.
@@ -64,6 +69,8 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
     before = store.requests
     if match := _STEP.fullmatch(what):
         found = trace_step(store, recipe, version, int(match[1]), None if everything else MOST_SEQUENCES)
+    elif what.startswith(TUNED_STEP):
+        found = trace_tuned(store, recipe, version, tuned_step(what))
     elif _ID.fullmatch(what):
         found = trace_document(store, recipe, version, what)
     elif what.startswith(_DOMAIN):
@@ -93,7 +100,8 @@ def trace_url(store: Store, recipe: str, version: str, url: str) -> Found:
     lost = chain.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
     captures = {"captures_without_document": [row for _, row in lost]}
     before = _before(chain, lambda of: {"documents": kept(of)})
-    return {**_head(chain, url, "url"), "documents": found, **captures, "before": before}
+    tuned = tunings_of(chain, is_in("url", urls))
+    return {**_head(chain, url, "url"), "documents": found, **captures, "before": before, "tuned": tuned}
 
 
 def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Found:
@@ -106,8 +114,9 @@ def trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Foun
 
     found = kept(chain) or list(_not_kept(chain, "id", [doc_id]))
     before = _before(chain, lambda of: {"documents": kept(of)})
+    tuned = tunings_of(chain, is_in("id", [doc_id]))
     head = _head(chain, doc_id, "document")
-    return {**head, "documents": found, "captures_without_document": [], "before": before}
+    return {**head, "documents": found, "captures_without_document": [], "before": before, "tuned": tuned}
 
 
 def trace_domain(store: Store, recipe: str, version: str, name: str, most: int | None = MOST_DOCUMENTS) -> Found:
@@ -129,7 +138,8 @@ def trace_domain(store: Store, recipe: str, version: str, name: str, most: int |
         count, entries = of.index.by_domain(domain, most) if of.index else (0, [])
         return {"count": count, "documents": many(lambda entry: _in_shards(of, entry), entries)}
 
-    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), **kept(chain), "before": _before(chain, kept)}
+    more = {"before": _before(chain, kept), "tuned": tunings_of(chain, Tombstones(domains=frozenset([domain])).mask)}
+    return {**_head(chain, f"{_DOMAIN}{domain}", "domain"), **kept(chain), **more}
 
 
 def trace_step(store: Store, recipe: str, version: str, step: int, most: int | None = MOST_SEQUENCES) -> Found:
@@ -139,7 +149,8 @@ def trace_step(store: Store, recipe: str, version: str, step: int, most: int | N
         {asked, kind: "step", artifacts, measured, run, step, skipped, first_checkpoint, sequences: [{source, sequence,
         epoch, slices: [{id, url, start, length, pos, text}]}]}; `skipped` is why the step did not change the model, or
         ""; `text` is the beginning of what the model read: nothing of a slice that is `withheld`, because it was taken
-        down before, or because it or its shard had spoilt steps. The first `most` sequences have slices, or all.
+        down before, or because it or its shard had spoilt steps. `pages` are those of the file that it stands on, of a
+        document that has some. The first `most` sequences have slices, or all.
 
     Raises:
         InputError: nothing was trained, or the run had fewer steps.
@@ -267,17 +278,20 @@ def _pieces(chain: Chain, sequences: Sequence[Found], step: int) -> list[list[Fo
         for (shard, _, offset, length), gone in zip(flat, withheld, strict=True)
     ]
     texts = map(chain.tokenizer.decode, (one.tolist() for one in index.tokens(ranges, plan.format.dtype)))
-    found = zip(entries, withheld, texts, strict=True)
+    stretches = zip(entries, flat, strict=True)
+    pages = many(lambda one: pages_read(chain, one[0], one[1][2] - one[0].offset, one[1][3]), stretches)
+    found = zip(entries, withheld, texts, pages, strict=True)
     pieces = []
     for one in slices:
         pos, inside = 0, list[Found]()
         for _, _, offset, length in one:
-            entry, gone, text = next(found)
+            entry, gone, text, numbers = next(found)
             place = {
                 "start": offset - entry.offset,
                 "length": length,
                 "pos": pos,
                 **({"withheld": True} if gone else {}),
+                **({"pages": numbers} if numbers else {}),
             }
             inside.append({"id": entry.uid.hex(), "url": entry.url, **place, "text": text})
             pos += length

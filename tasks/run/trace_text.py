@@ -2,21 +2,26 @@
 
 from typing import Any
 
+from tasks.run.numbers_text import SHOWN, some
+from tasks.run.tuned_text import render_tuned, tunings
+
 Found = dict[str, Any]
 
-_SHOWN = 12
 _WIDTH = 100
 _WITHHELD = "taken down, or it or its shard had spoilt that step"
 
 
 def render(found: Found) -> str:
     """Returns the result of `tasks.run.trace.trace` as text."""
+    if found["kind"] == "tuned":
+        return render_tuned(found)
     lines = {"step": _step, "domain": _domain}.get(found["kind"], _page)(found)
     made = ", ".join(found["artifacts"].values())
     groups = ", ".join(f"{ref['group']} ({ref['fingerprint'][:12]})" for ref in found["measured"].values())
     requests = f" ({found['requests']:,} requests)" if found["requests"] else ""
     for one in found["before"]:
         lines += ["", *_before(one)]
+    lines += tunings(found.get("tuned", []))
     return "\n".join([*lines, "", f"read from: {made}{requests}", *([f"measured as: {groups}"] if groups else [])])
 
 
@@ -55,15 +60,15 @@ def _document(document: Found, run: Found | None) -> list[str]:
     lines += _contents(document)
     if document["split"] != "train":
         return [*lines, "  held out   measures bits per byte; no step reads it"]
-    lines.append(f"  sequences  {_some(document['sequences'])}")
+    lines.append(f"  sequences  {some(document['sequences'])}")
     if "withheld_from" in document:
         lines.append(f"  withheld   from step {document['withheld_from']:,} on: {_WITHHELD}")
     if run is None:
         return [*lines, "  steps      none yet: nothing was trained from this plan"]
     if not document["steps"]:
         return [*lines, f"  steps      none of the {run['steps']:,} steps read it"]
-    skipped = f" (skipped: {_some(document['skipped_steps'])})" if document["skipped_steps"] else ""
-    lines.append(f"  steps      {_some(document['steps'])}{skipped}")
+    skipped = f" (skipped: {some(document['skipped_steps'])})" if document["skipped_steps"] else ""
+    lines.append(f"  steps      {some(document['steps'])}{skipped}")
     seen_by = [f"step-{count:08d}" for count in document["checkpoints"]]
     return [*lines, f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"]
 
@@ -71,8 +76,8 @@ def _document(document: Found, run: Found | None) -> list[str]:
 def _contents(document: Found) -> list[str]:
     """Returns the evaluation items that the document contains, what it repeats, and its chunks."""
     items = document.get("items", [])
-    shown = [f"{one['set']} {one['item']} ({one['share']:.0%}, {one['words']:,} words)" for one in items[:_SHOWN]]
-    more = [f"and {len(items) - _SHOWN:,} more"] if len(items) > _SHOWN else []
+    shown = [f"{one['set']} {one['item']} ({one['share']:.0%}, {one['words']:,} words)" for one in items[:SHOWN]]
+    more = [f"and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
     lines = [f"  contains   {', '.join([*shown, *more])}"] if items else []
     repeats = document.get("repeats", [])
     most = max(((one["documents"], one["domains"]) for one in repeats), default=(0, 0))
@@ -87,15 +92,15 @@ def _chunks(chunks: list[Found]) -> list[str]:
         return []
     kept = sum("reason" not in one for one in chunks)
     lines = [f"  chunks     {kept:,} of {len(chunks):,} kept"]
-    for one in chunks[:_SHOWN]:
+    for one in chunks[:SHOWN]:
         if "reason" in one:
             copy = f" of {one['duplicate_of']}" if one["duplicate_of"] else ""
             what = f"rejected: {one['reason']}{copy}"
         else:
-            pages = f", page {_some(one['pages'])}" if one["pages"] else ""
+            pages = f", page {some(one['pages'])}" if one["pages"] else ""
             what = f"{one['tokens']:,} tokens{pages}{', in ' if one['headings'] else ''}{' > '.join(one['headings'])}"
         lines.append(f"    {one['id']}  {one['start']:,} .. {one['end'] - 1:,}  {what}")
-    return [*lines, f"    and {len(chunks) - _SHOWN:,} more"] if len(chunks) > _SHOWN else lines
+    return [*lines, f"    and {len(chunks) - SHOWN:,} more"] if len(chunks) > SHOWN else lines
 
 
 def _before(earlier: Found) -> list[str]:
@@ -126,12 +131,8 @@ def _step(found: Found) -> list[str]:
         for piece in sequence["slices"]:
             last = piece["start"] + piece["length"] - 1
             text = f"withheld: {_WITHHELD}" if piece.get("withheld") else " ".join(piece["text"].split())
-            lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}")
+            pages = f", page {some(piece['pages'])}" if "pages" in piece else ""
+            lines.append(f"  {piece['url'] or piece['id']}  tokens {piece['start']:,} .. {last:,}{pages}")
             lines.append(f"    {text[:_WIDTH]}")
     left = len(found["sequences"]) - len(shown)
     return [*lines, "", f"and {left:,} more sequences: --all shows their pages"] if left else lines
-
-
-def _some(numbers: list[int]) -> str:
-    shown = ", ".join(f"{number:,}" for number in numbers[:_SHOWN])
-    return f"{shown} and {len(numbers) - _SHOWN:,} more" if len(numbers) > _SHOWN else shown or "none"

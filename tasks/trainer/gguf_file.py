@@ -33,7 +33,8 @@ def write_gguf(folder: Path, path: Path, name: str) -> None:
     _check(config, tokenizer)
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, config, name)
-    _add_tokenizer(writer, gguf, config, tokenizer)
+    template = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template", "")
+    _add_tokenizer(writer, gguf, config, tokenizer, template)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     with safe_open(folder / "model.safetensors", framework="numpy") as file:
         for key in sorted(file.keys()):
@@ -88,7 +89,7 @@ def _describe(writer: Any, config: dict[str, Any], name: str) -> None:
         writer.add_rope_scaling_factor(scaling["factor"])
 
 
-def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: dict[str, Any], template: str) -> None:
     ids: dict[str, int] = {
         **tokenizer["model"]["vocab"],
         **{one["content"]: one["id"] for one in tokenizer["added_tokens"]},
@@ -111,3 +112,5 @@ def _add_tokenizer(writer: Any, gguf: Any, config: dict[str, Any], tokenizer: di
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(True)
+    if template:
+        writer.add_chat_template(template)

@@ -16,19 +16,19 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.huggingface import llama_config, llama_name
 
-CARD = "README.md"
+CARD, WEIGHTS = "README.md", "model.safetensors"
 _HEADER_LENGTH = 8
 _PIECE = 1 << 20
 
 
-def small_files(described: Mapping[str, Any], tokenizer: str) -> dict[str, bytes]:
+def small_files(described: Mapping[str, Any], tokenizer: str, template: str = "") -> dict[str, bytes]:
     """Returns all files but weights and card, by name.
 
     Args:
         described: content of the checkpoint's `model.json`.
         tokenizer: content of its `tokenizer.json`. The exported one puts end-of-text before every text, as the model
-        has
-            read it before every document.
+            has read it before every document.
+        template: chat template of a model that was fine-tuned (`chat_template`); "": none.
 
     Raises:
         InputError: the model has a setting that the Llama layout cannot hold.
@@ -46,6 +46,7 @@ def small_files(described: Mapping[str, Any], tokenizer: str) -> dict[str, bytes
         "eos_token": eos,
         "model_max_length": seq_len,
         "clean_up_tokenization_spaces": False,
+        **({"chat_template": template} if template else {}),
     }
     contents = {
         "config.json": llama_config(model, described["vocab_size"], seq_len, eos_id),

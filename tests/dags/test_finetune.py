@@ -17,7 +17,9 @@ def test_a_recipe_with_examples_has_it_and_others_do_not(recipes, dag_bag):
     assert [name for name in bag.dags if name.endswith(".finetune")] == ["one.finetune"]
     dag = bag.dags["one.finetune"]
     assert dag.schedule is None
-    assert dag.task_dict["examples"].downstream_task_ids == {"finetune"}
-    assert dag.task_dict["finetune"].pool == "gpu"
+    order = ["examples", "finetune", "evaluate_tuned", "register_tuned"]
+    assert list(dag.task_dict) == order
+    assert [dag.task_dict[name].downstream_task_ids for name in order] == [{name} for name in order[1:]] + [set()]
+    assert [dag.task_dict[name].pool == "gpu" for name in order] == [False, True, True, False]
     dag.params.update({"finetune.base": "one/finetuned@sft", "finetune.loss": "dpo", "finetune.steps": 5})
     dag.params.validate()

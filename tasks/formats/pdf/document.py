@@ -6,17 +6,20 @@ pages are kept until running heads are known.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.formats.layout import PageScore, Piece
+from tasks.formats.pdf.characters import RawPage
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import health
 from tasks.formats.pdf.joining import joined
 from tasks.formats.pdf.lines import lines
-from tasks.formats.pdf.paragraphs import Block, blocks
+from tasks.formats.pdf.paragraphs import Block, Body, blocks
 from tasks.formats.pdf.reader import Limits, opened, pages, title_of
+from tasks.formats.pdf.ruby import without_ruby
 from tasks.formats.pdf.running import without_running
 from tasks.formats.pdf.segments import Segment, segments
+from tasks.formats.pdf.turning import displayed
 
 _TITLE_CHARS = 300
 # Titles that programs put in by themselves.
@@ -68,6 +71,7 @@ def read_pdf(
     """
     limits = limits or Limits()
     read, scores = [], []
+    lying: dict[int, RawPage] = {}
     with opened(data, limits) as document:
         named = title_of(document)
         for raw in pages(document, limits):
@@ -78,16 +82,22 @@ def read_pdf(
                 page.other = other
             elif not state.needs_ocr:
                 page.upright, page.turned = segments(raw.chars)
+                page.upright = without_ruby(page.upright)
+                lying[raw.number] = replace(raw, chars=[])
             scores.append(PageScore(raw.number, round(state.score, 3), state.needs_ocr and other is None))
             read.append(page)
     found_blocks = _blocks(read)
     text, pieces = joined(found_blocks)
+    pieces = tuple(
+        replace(one, box=displayed(one.box, lying[one.page])) if one.page in lying else one for one in pieces
+    )
     return PdfText(text, _title(named, found_blocks), pieces, tuple(scores))
 
 
 def _blocks(read: Sequence[_Page]) -> list[Block]:
-    kept = without_running([page.upright for page in read], [page.height for page in read])
-    body = _body_size(kept)
+    size = _body([page.upright for page in read]).size
+    kept = without_running([page.upright for page in read], [page.height for page in read], size)
+    body = _body(kept)
     made: list[Block] = []
     for page, upright in zip(read, kept, strict=True):
         for region in regions(upright):
@@ -99,13 +109,18 @@ def _blocks(read: Sequence[_Page]) -> list[Block]:
     return made
 
 
-def _body_size(read: Sequence[Sequence[Segment]]) -> float:
-    """Returns the font size of most characters."""
+def _body(read: Sequence[Sequence[Segment]]) -> Body:
+    """Returns what most characters have."""
     sizes: Counter[float] = Counter()
+    bold = mono = 0.0
     for page in read:
         for one in page:
             sizes[one.size] += len(one.text)
-    return max(sizes, key=lambda size: (sizes[size], size), default=10.0)
+            bold += one.bold * len(one.text)
+            mono += one.mono * len(one.text)
+    half = sizes.total() / 2
+    size = max(sizes, key=lambda size: (sizes[size], size), default=10.0)
+    return Body(size, bold=bold > half, mono=mono > half)
 
 
 def _title(named: str, found: Sequence[Block]) -> str:

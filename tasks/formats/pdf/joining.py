@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tasks.formats.layout import Piece
-from tasks.formats.pdf.paragraphs import Block
+from tasks.formats.pdf.paragraphs import END, Block
 from tasks.formats.text import clean
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
 _FIRST = re.compile(r"[^\W\d_]+")
 _ASIDE = frozenset(("caption", "table", "footnote", "turned"))
+_AS_LINES = frozenset(("table", "code", "contents"))
 _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 # Before these a hyphen stays where the document tells nothing: "self-" and "attention" are two words.
 _PREFIXES = frozenset(
@@ -30,7 +31,7 @@ def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
     for chain in _chains(_footnotes_last(found)):
         before = ""
         for block in chain:
-            text = clean("\n".join(block.lines)) if block.kind == "table" else clean(_flowing(block.lines, words))
+            text = clean("\n".join(block.lines) if block.kind in _AS_LINES else _flowing(block.lines, words))
             if not text:
                 continue
             if before:
@@ -95,6 +96,9 @@ def _goes_on(before: Block, after: Block) -> bool:
 def _flowing(lines: Sequence[str], words: set[str]) -> str:
     text = lines[0]
     for line in lines[1:]:
+        if line.startswith(END):
+            text += line
+            continue
         glue, cut = _seam(text, line, words)
         text = (text[:-1] if cut else text) + glue + line
     return text

@@ -1,23 +1,25 @@
 """Lines of a region: segments at one height, joined, and their cells where wide gaps divide them.
 
-Pure functions.
+Pure functions. The cells of a line are in the order in which they are read.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tasks.formats.pdf.bidi import has_right_to_left
 from tasks.formats.pdf.segments import WIDE, Segment
 
 _MARKER = re.compile(r"[•◦▪‣·*–—-]|\(?[0-9]{1,3}[.)]?|\(?[a-zA-Z][.)]|\[[0-9A-Za-z+]{1,8}\]|[IVXivx]{1,5}[.)]")
-_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 
 
 @dataclass(slots=True)
 class Line:
-    """One line of a column, as its cells from left to right; a line of running text has one."""
+    """One line of a column, as its cells; a line of running text has one."""
 
     cells: list[Segment]
+    from_right: bool = False
+    """Whether the column is read from right to left."""
 
     @property
     def text(self) -> str:
@@ -27,12 +29,22 @@ class Line:
     @property
     def x0(self) -> float:
         """Left end."""
-        return self.cells[0].x0
+        return min(cell.x0 for cell in self.cells)
 
     @property
     def x1(self) -> float:
         """Right end."""
-        return self.cells[-1].x1
+        return max(cell.x1 for cell in self.cells)
+
+    @property
+    def begin(self) -> float:
+        """Where it begins, in points that grow as it is read."""
+        return -self.x1 if self.from_right else self.x0
+
+    @property
+    def end(self) -> float:
+        """Where it ends, in the same points."""
+        return -self.x0 if self.from_right else self.x1
 
     @property
     def y0(self) -> float:
@@ -57,8 +69,17 @@ class Line:
     @property
     def math(self) -> float:
         """Share of its characters in fonts of formulas."""
+        return self._share([cell.math for cell in self.cells])
+
+    @property
+    def mono(self) -> float:
+        """Share of its characters in fonts whose characters have one width."""
+        return self._share([cell.mono for cell in self.cells])
+
+    def _share(self, of_cells: Sequence[float]) -> float:
         count = sum(len(cell.text) for cell in self.cells)
-        return sum(cell.math * len(cell.text) for cell in self.cells) / max(1, count)
+        found = sum(share * len(cell.text) for share, cell in zip(of_cells, self.cells, strict=True))
+        return found / max(1, count)
 
 
 def lines(region: Sequence[Segment]) -> list[Line]:
@@ -70,7 +91,8 @@ def lines(region: Sequence[Segment]) -> list[Line]:
             rows.append([one])
         else:
             row.append(one)
-    return [_line(row) for row in rows]
+    from_right = 2 * sum(has_right_to_left(one.text) for one in region) > len(region)
+    return [_line(row, from_right=from_right or any(has_right_to_left(one.text) for one in row)) for row in rows]
 
 
 def _beside(row: Sequence[Segment], one: Segment) -> bool:
@@ -82,27 +104,25 @@ def _beside(row: Sequence[Segment], one: Segment) -> bool:
     return all(min(other.x1, one.x1) - max(other.x0, one.x0) < 0.5 * min(other.size, one.size) for other in row)
 
 
-def _line(row: list[Segment]) -> Line:
+def _line(row: list[Segment], *, from_right: bool) -> Line:
     row.sort(key=lambda one: one.x0)
     cells = [row[0]]
     for one in row[1:]:
         last = cells[-1]
         gap = one.x0 - last.x1
         if gap < WIDE * max(last.size, one.size) or _is_marker(last, len(cells)):
-            cells[-1] = _joined(last, one, gap)
+            cells[-1] = _joined(last, one, gap, from_right=from_right)
         else:
             cells.append(one)
-    if _RIGHT_TO_LEFT.search("".join(cell.text for cell in cells)):
-        cells.reverse()
-    return Line(cells)
+    return Line(cells[::-1] if from_right else cells, from_right)
 
 
 def _is_marker(cell: Segment, count: int) -> bool:
     return count == 1 and _MARKER.fullmatch(cell.text) is not None
 
 
-def _joined(left: Segment, right: Segment, gap: float) -> Segment:
-    first, second = (right, left) if _RIGHT_TO_LEFT.search(left.text) else (left, right)
+def _joined(left: Segment, right: Segment, gap: float, *, from_right: bool) -> Segment:
+    first, second = (right, left) if from_right else (left, right)
     longer = left if len(left.text) >= len(right.text) else right
     count = len(left.text) + len(right.text)
     return Segment(
@@ -114,4 +134,5 @@ def _joined(left: Segment, right: Segment, gap: float) -> Segment:
         longer.size,
         left.bold and right.bold,
         (left.math * len(left.text) + right.math * len(right.text)) / max(1, count),
+        (left.mono * len(left.text) + right.mono * len(right.text)) / max(1, count),
     )

@@ -1,4 +1,4 @@
-"""Blocks of a region: paragraphs, headings, list items, captions, footnotes, formulas and tables.
+"""Blocks of a region: paragraphs, headings, list items, captions, footnotes, formulas, tables, listings and contents.
 
 Pure functions over the lines of a region.
 """
@@ -11,21 +11,30 @@ from statistics import median
 
 from tasks.formats.layout import Box
 from tasks.formats.pdf.lines import Line
+from tasks.formats.pdf.listings import listed, listing_runs
 from tasks.formats.pdf.tables import rows_of, table_runs
 
-KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "turned")
+KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}[.:\s]")
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
+_LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
+_ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
+"""A line of a table of contents: dots from its title to the number of a page."""
 _ENDS = (".", ",", ";", "!", "?")
+END = "\n"
+"""Before a line that begins anew, since there was room for its first word on the one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of one region: its lines of text with one kind, and its box on a page."""
+    """A block of one region: its lines of text with one kind, and its box on a page.
+
+    Lines flow into one another, but for those that begin with `END`, and those of tables, listings and contents.
+    """
 
     kind: str
     lines: tuple[str, ...]
@@ -34,26 +43,95 @@ class Block:
     size: float
 
 
-def blocks(found: Sequence[Line], page: int, height: float, body: float) -> Iterator[Block]:
+@dataclass(frozen=True)
+class Body:
+    """What most characters of a document have: font size, and whether they are bold, or of a font of one width."""
+
+    size: float = 10.0
+    bold: bool = False
+    mono: bool = False
+
+
+def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
     """Yields the blocks of a region from top to bottom.
 
     Args:
         found: its lines.
         page: number of the page.
         height: height of the page in points.
-        body: font size of the text of the document.
+        body: most of the text of the document.
     """
+    at = 0
+    for start, end in [*([] if body.mono else listing_runs(found)), (len(found), len(found))]:
+        yield from _text_blocks(found[at:start], page, height, body)
+        if end > start:
+            yield _block("code", listed(found[start:end]), found[start:end], page)
+        at = end
+
+
+def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
     at = 0
     for start, end in [*table_runs(found), (len(found), len(found))]:
         noted = False
+        right = max((line.end for line in found), default=0.0)
         for group in _groups(found[at:start]):
             kind = _kind(group, height, body)
-            noted = kind == "footnote" or (noted and kind == "paragraph" and group[0].size < 0.93 * body)
-            yield _block("footnote" if noted else kind, [line.text for line in group], group, page)
+            noted = kind == "footnote" or (noted and kind == "paragraph" and group[0].size < 0.93 * body.size)
+            yield _block("footnote" if noted else kind, _texts(group, kind, right), group, page)
         if end > start:
             rows = found[start:end]
             yield _block("table", rows_of(rows), rows, page)
         at = end
+
+
+def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
+    """Returns the lines of a group, those that begin anew with `END`; `right` is where the lines of the region end."""
+    if kind == "contents":
+        return _entries(group)
+    texts = [line.text for line in group]
+    if kind not in ("paragraph", "item", "footnote"):
+        return texts
+    most, longest = max(line.end for line in group), max(len(text) for text in texts)
+    ends = [
+        at
+        for at in range(1, len(group))
+        # Lines of equally many characters were divided by a program that does not look at widths.
+        if _has_room(group, at, most) and len(texts[at - 1]) + 1 + _word(texts[at]) <= longest
+    ]
+    if 3 * len(ends) >= 2 * (len(group) - 1):  # a list without bullets: the longest of its lines ends, too
+        ends = [at for at in range(1, len(group)) if _has_room(group, at, right)]
+    return [END * (at in ends) + text for at, text in enumerate(texts)]
+
+
+def _has_room(group: Sequence[Line], at: int, most: float) -> bool:
+    """Returns whether the line before had room for the first word of this one, were `most` the end of full lines.
+
+    Lines that end where a neighbour does are full: they are justified, or beside a figure.
+    """
+    before, line = group[at - 1], group[at]
+    room = most - before.end - (_word(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
+    beside = (*group[max(0, at - 2) : at - 1], line)
+    return room > before.size and all(abs(before.end - other.end) >= 0.1 * before.size for other in beside)
+
+
+def _word(text: str) -> int:
+    """Returns how many characters of a line cannot be divided at its beginning."""
+    return 1 if _without_words(text[0]) else len(text.split(" ", 1)[0])
+
+
+def _without_words(letter: str) -> bool:
+    """Returns whether a letter is of a script that may be divided anywhere."""
+    return "\u0e00" <= letter <= "\u0eff" or "\u3000" <= letter <= "\u9fff" or "\uac00" <= letter <= "\ud7a3"
+
+
+def _entries(group: Sequence[Line]) -> list[str]:
+    """Returns the entries of contents, with few dots in each; an entry may begin in the lines before that with dots."""
+    entries = [""]
+    for line in group:
+        entries[-1] = f"{entries[-1]} {_LEADER.sub(' ..... ', line.text)}".strip()
+        if _ENTRY.search(line.text):
+            entries.append("")
+    return [entry for entry in entries if entry]
 
 
 def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int) -> Block:
@@ -72,8 +150,8 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
         return
     steps = [after.y1 - before.y1 for before, after in pairwise(found) if _alike(before, after)]
     step = median(steps) if steps else 1.3 * found[0].size
-    left = median(line.x0 for line in found)
-    right = max(line.x1 for line in found)
+    left = median(line.begin for line in found)
+    right = max(line.end for line in found)
     group = [found[0]]
     for line in found[1:]:
         if _begins(line, group, step, left, right):
@@ -92,19 +170,25 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
     last = group[-1]
     if not _alike(last, line) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
         return True
-    if line.y1 - last.y1 > 1.25 * max(step, line.size) or _BULLET.match(line.text):
+    if line.y1 - last.y1 > 1.25 * max(step, line.size):
+        return True
+    if _ENTRY.search(last.text) or _ENTRY.search(line.text):
+        return not (_ENTRY.search(group[0].text) or len(group) == 1)
+    if _BULLET.match(line.text):
         return True
     indent = 0.8 * line.size
-    if len(group) == 1 or abs(group[0].x0 - last.x0) < indent / 2:
+    if len(group) == 1 or abs(group[0].begin - last.begin) < indent / 2:
         # Level so far: an indent begins a paragraph, unless what went before hangs.
-        if indent < line.x0 - last.x0 < 6 * indent and not (len(group) == 1 and _BULLET.match(last.text)):
-            return last.x0 <= left + indent / 2 and not _hangs(group)
-    elif group[0].x0 < last.x0 - indent / 2 and line.x0 < last.x0 - indent / 2:
+        if indent < line.begin - last.begin < 6 * indent and not (len(group) == 1 and _BULLET.match(last.text)):
+            return last.begin <= left + indent / 2 and not _hangs(group)
+    elif group[0].begin < last.begin - indent / 2 and line.begin < last.begin - indent / 2:
         return True  # the next item of a hanging list
-    elif group[0].x0 > last.x0 + indent / 2 and line.x0 > last.x0 + indent:
+    elif group[0].begin > last.begin + indent / 2 and line.begin > last.begin + indent:
         return True
     return (
-        last.x1 < right - 0.3 * (right - left) and last.text.endswith((".", "!", "?", ":")) and last.x0 <= left + indent
+        last.end < right - 0.3 * (right - left)
+        and last.text.endswith((".", "!", "?", ":", "؟", "۔", "。"))
+        and last.begin <= left + indent
     )
 
 
@@ -112,28 +196,30 @@ def _hangs(group: Sequence[Line]) -> bool:
     return len(group) == 1 and not group[0].text.endswith(".")
 
 
-def _kind(group: Sequence[Line], height: float, body: float) -> str:
+def _kind(group: Sequence[Line], height: float, body: Body) -> str:
     text = " ".join(line.text for line in group)
     size = median(line.size for line in group)
+    if 2 * sum(_ENTRY.search(line.text) is not None for line in group) >= len(group):
+        return "contents"
     if _is_formula(group, text):
         return "formula"
     if _CAPTION.match(text):
         return "caption"
-    if size < 0.93 * body and group[0].y0 > height / 2 and _NOTE.match(text):
+    if size < 0.93 * body.size and group[0].y0 > height / 2 and _NOTE.match(text):
         return "footnote"
     if _is_heading(group, text, size, body):
         return "heading"
     return "item" if _BULLET.match(text) else "paragraph"
 
 
-def _is_heading(group: Sequence[Line], text: str, size: float, body: float) -> bool:
+def _is_heading(group: Sequence[Line], text: str, size: float, body: Body) -> bool:
     if len(group) > 3 or len(text) > 200 or not any(letter.isalpha() for letter in text):
         return False
-    if size >= 1.15 * body:
+    if size >= 1.15 * body.size:
         return True
-    if len(group) > 2 or size < 0.95 * body or text.endswith(_ENDS):
+    if len(group) > 2 or size < 0.95 * body.size or text.endswith(_ENDS):
         return False
-    bold = all(line.bold for line in group)
+    bold = not body.bold and all(line.bold for line in group)
     return bold or (len(group) == 1 and len(text) < 80 and _NUMBERED.match(text) is not None and text.isupper())
 
 

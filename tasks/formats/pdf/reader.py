@@ -1,25 +1,26 @@
 """Characters of the pages of a PDF file, with their boxes and fonts.
 
 Reads the bytes of a file with PDFium (pypdfium2). Boxes are in points, from the upper left corner of the page as most
-of its text runs: a page whose text is turned by 90 degrees is turned back.
+of its text runs (`turning`).
 """
 
 import ctypes
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pypdfium2.raw as pdfium
 
-_INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
-_BOLD_NAMES = ("bold", "black", "heavy", "cmbx", "-medi", "semibold", "demi")
-_MATH_NAMES = ("cmmi", "cmsy", "cmex", "msbm", "msam", "symbol", "math", "eufm")
-_BOLD_WEIGHT = 600
+from tasks.formats.pdf.characters import Char, Face, RawPage
+from tasks.formats.pdf.fonts import Faces
+from tasks.formats.pdf.turning import turn_of, upright
+
 _EVERY = 4
 """Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
+_MOST_NOTES = 1_000
+_FLATTENED = pdfium.FLATTEN_SUCCESS
 _IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 
 
@@ -46,54 +47,6 @@ class Limits:
     objects: int = 500_000
     chars: int = 20_000_000
     cpu_s: float = 60.0
-
-
-class Face(NamedTuple):
-    """What the characters of a text object have in common: font size in points, as drawn, and what the name tells.
-
-    Characters of a page with equal faces have the same object.
-    """
-
-    size: float
-    bold: bool = False
-    math: bool = False
-    invisible: bool = False
-    turn: int = 0
-    """Quarters of a full turn, anticlockwise."""
-
-
-class Char(NamedTuple):
-    """One character with its box in points; `face` is None for a space or a line end that PDFium has put in."""
-
-    code: int
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-    face: Face | None
-    unmapped: bool = False
-
-
-@dataclass
-class RawPage:
-    """One page.
-
-    Attributes:
-        number: from 1.
-        width, height: in points, as most of the text is read.
-        chars: in the order of the page's content.
-        objects: how many objects it has.
-        image_share: share of its area that images cover, 0 to 1; of images that overlap the largest counts.
-        covered: whether an image of most of the page is drawn after the text.
-    """
-
-    number: int
-    width: float
-    height: float
-    chars: list[Char] = field(default_factory=list)
-    objects: int = 0
-    image_share: float = 0.0
-    covered: bool = False
 
 
 @contextmanager
@@ -139,7 +92,7 @@ def pages(document: Any, limits: Limits) -> Iterator[RawPage]:
     """
     started, chars = time.process_time(), 0
     for index in range(pdfium.FPDF_GetPageCount(document)):
-        handle = pdfium.FPDF_LoadPage(document, index)
+        handle = _loaded(document, index)
         if not handle:
             yield RawPage(index + 1, 0, 0)
             continue
@@ -158,17 +111,45 @@ def _page(handle: Any, number: int, limits: Limits, chars: int) -> RawPage:
     if objects > limits.objects:
         raise Unreadable("pdf_too_many_objects")
     left, bottom, right, top = _media_box(handle)
-    page = RawPage(number, right - left, top - bottom, objects=objects)
-    text = pdfium.FPDFText_LoadPage(handle)
-    if text:
-        try:
-            if chars + pdfium.FPDFText_CountChars(text) > limits.chars:
-                raise Unreadable("pdf_too_many_chars")
-            page.chars = _chars(text, left, top)
-        finally:
-            pdfium.FPDFText_ClosePage(text)
+    turn = pdfium.FPDFPage_GetRotation(handle) % 4
+    page = RawPage(number, right - left, top - bottom, objects=objects, rotation=turn)
+    page.chars = _text(handle, left, top, limits.chars - chars)
+    if (reading := turn_of(page.chars)) != turn:  # PDFium makes lines of what stands upright as a viewer shows it
+        pdfium.FPDFPage_SetRotation(handle, reading)
+        page.chars = _text(handle, left, top, limits.chars - chars)
     _images(handle, page)
-    return _upright(page)
+    return upright(page)
+
+
+def _loaded(document: Any, index: int) -> Any:
+    """Returns the handle of a page, what is filled into its form and typed over it included."""
+    handle = pdfium.FPDF_LoadPage(document, index)
+    if handle and _has_fields(handle) and pdfium.FPDFPage_Flatten(handle, pdfium.FLAT_NORMALDISPLAY) == _FLATTENED:
+        pdfium.FPDF_ClosePage(handle)
+        handle = pdfium.FPDF_LoadPage(document, index)
+    return handle
+
+
+def _has_fields(handle: Any) -> bool:
+    for at in range(min(pdfium.FPDFPage_GetAnnotCount(handle), _MOST_NOTES)):
+        note = pdfium.FPDFPage_GetAnnot(handle, at)
+        kind = pdfium.FPDFAnnot_GetSubtype(note)
+        pdfium.FPDFPage_CloseAnnot(note)
+        if kind in (pdfium.FPDF_ANNOT_WIDGET, pdfium.FPDF_ANNOT_FREETEXT):
+            return True
+    return False
+
+
+def _text(handle: Any, left: float, top: float, most: int) -> list[Char]:
+    text = pdfium.FPDFText_LoadPage(handle)
+    if not text:
+        return []
+    try:
+        if pdfium.FPDFText_CountChars(text) > most:
+            raise Unreadable("pdf_too_many_chars")
+        return _chars(text, left, top)
+    finally:
+        pdfium.FPDFText_ClosePage(text)
 
 
 def _media_box(handle: Any) -> tuple[float, float, float, float]:
@@ -181,11 +162,10 @@ def _media_box(handle: Any) -> tuple[float, float, float, float]:
 def _chars(text: Any, left: float, top: float) -> list[Char]:
     code_of, object_of = pdfium.FPDFText_GetUnicode, pdfium.FPDFText_GetTextObject
     box_of, unmapped_of = pdfium.FPDFText_GetLooseCharBox, pdfium.FPDFText_HasUnicodeMapError
-    addressof, make = ctypes.addressof, tuple.__new__
-    unmapped = False
-    faces: dict[int, Face] = {}
-    equal: dict[Face, Face] = {}
-    fonts: dict[int, tuple[bool, bool]] = {}
+    addressof, new = ctypes.addressof, tuple.__new__
+    unmapped = left_out = False
+    made = Faces()
+    faces: dict[int, tuple[Face, bool]] = {}
     box = pdfium.FS_RECTF()
     place = ctypes.byref(box)
     found = []
@@ -193,44 +173,21 @@ def _chars(text: Any, left: float, top: float) -> list[Char]:
         code = code_of(text, at)
         drawn = object_of(text, at)
         if not drawn:
-            found.append(Char(code, 0, 0, 0, 0, None))
+            if not left_out:  # a space that PDFium has put behind what is left out says nothing
+                found.append(Char(code, 0, 0, 0, 0, None))
             continue
         address = addressof(drawn.contents)
-        face = faces.get(address)
-        if face is None:
-            made = _face(drawn, fonts)
-            face = faces[address] = equal.setdefault(made, made)
+        if address not in faces:
+            faces[address] = made.of(drawn)
+        face, left_out = faces[address]
+        if left_out:
+            continue
         box_of(text, at, place)
         x0, x1 = box.left - left, box.right - left
         if at % _EVERY == 0:
             unmapped = unmapped_of(text, at) == 1
-        found.append(make(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
+        found.append(new(Char, (code, x0, top - box.top, x1, top - box.bottom, face, unmapped)))
     return found
-
-
-def _face(drawn: Any, fonts: dict[int, tuple[bool, bool]]) -> Face:
-    """Returns the face of a text object; `fonts` has what is known of fonts by address: bold, and of formulas."""
-    size, matrix = ctypes.c_float(), pdfium.FS_MATRIX()
-    pdfium.FPDFTextObj_GetFontSize(drawn, size)
-    pdfium.FPDFPageObj_GetMatrix(drawn, matrix)
-    scale = math.hypot(matrix.c, matrix.d) or 1.0
-    turn = round(math.atan2(matrix.b, matrix.a) / (math.pi / 2)) % 4
-    bold = formulas = False
-    if font := pdfium.FPDFTextObj_GetFont(drawn):
-        address = ctypes.addressof(font.contents)
-        if address not in fonts:
-            name = _font_name(font)
-            heavy = pdfium.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT or any(word in name for word in _BOLD_NAMES)
-            fonts[address] = heavy, any(word in name for word in _MATH_NAMES)
-        bold, formulas = fonts[address]
-    invisible = pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE
-    return Face(abs(size.value * scale), bold, formulas, invisible, turn)
-
-
-def _font_name(font: Any) -> str:
-    buffer = ctypes.create_string_buffer(256)
-    size = pdfium.FPDFFont_GetBaseFontName(font, buffer, 256)
-    return buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
 
 
 def _images(handle: Any, page: RawPage) -> None:
@@ -258,35 +215,3 @@ def _is_image(form: Any) -> bool:
     count = pdfium.FPDFFormObj_CountObjects(form)
     kinds = {pdfium.FPDFPageObj_GetType(pdfium.FPDFFormObj_GetObject(form, at)) for at in range(min(count, 100))}
     return kinds == {_IMAGE}
-
-
-def _upright(page: RawPage) -> RawPage:
-    """Returns the page turned so that most of its characters run from left to right."""
-    turns = [0, 0, 0, 0]
-    for char in page.chars:
-        if char.face is not None:
-            turns[char.face.turn] += 1
-    turn = max(range(4), key=lambda one: turns[one])
-    if turn == 0:
-        return page
-    width, height = page.width, page.height
-    faces = {
-        face: Face(face.size, face.bold, face.math, face.invisible, (face.turn - turn) % 4)
-        for face in {char.face for char in page.chars if char.face is not None}
-    }
-    page.chars = [_turned(char, turn, width, height, faces) for char in page.chars]
-    if turn % 2:
-        page.width, page.height = height, width
-    return page
-
-
-def _turned(char: Char, turn: int, width: float, height: float, faces: Mapping[Face, Face]) -> Char:
-    """Turns a box clockwise by quarters; y grows downwards."""
-    x0, y0, x1, y1 = char.x0, char.y0, char.x1, char.y1
-    if turn == 1:
-        x0, y0, x1, y1 = height - y1, x0, height - y0, x1
-    elif turn == 2:
-        x0, y0, x1, y1 = width - x1, height - y1, width - x0, height - y0
-    else:
-        x0, y0, x1, y1 = y0, width - x1, y1, width - x0
-    return Char(char.code, x0, y0, x1, y1, None if char.face is None else faces[char.face], char.unmapped)

@@ -4,26 +4,35 @@ Pure functions. A segment never crosses a gutter between columns that is wider t
 may be several segments, which `lines` joins.
 """
 
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tasks.formats.pdf.accents import with_accents
-from tasks.formats.pdf.reader import Char
+from tasks.formats.pdf.bidi import direction, mostly_right_to_left, read, runs
+from tasks.formats.pdf.characters import Char
 
 _SPACES = frozenset((0x20, 0x09, 0xA0, 0x2007, 0x202F, 0x3000))
 _BREAKS = frozenset((0x0A, 0x0D))
 # PDFium's own signs for a hyphen at the end of a line.
 _HYPHENS = frozenset((0x02, 0xAD, 0xFFFE))
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+_UPRIGHT_SIGNS = (*range(0xFE10, 0xFE1A), *range(0xFE30, 0xFE45))
+"""Signs as they are written in lines from top to bottom."""
+# Signs that some maps of fonts take for the letters they look like: C, D, L and M as small Roman numerals.
+_ROMAN = {0x217C: "l", 0x217D: "c", 0x217E: "d", 0x217F: "m"}
 _OTHERS = {
     **dict.fromkeys((*range(0x20), *range(0xD800, 0xE000)), ""),
     **dict.fromkeys(_HYPHENS, "-"),
     **_LIGATURES,
+    **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},
+    **_ROMAN,
 }
 WIDE = 1.0
 """Gap, in font sizes, that ends a segment."""
 _SPACE = 0.25
+_INK = 0.2
 _MOSTLY = 0.95
 
 
@@ -40,6 +49,8 @@ class Segment:
     bold: bool = False
     math: float = 0.0
     """Share of characters in a font of formulas."""
+    mono: float = 0.0
+    """Share of characters in a font whose characters have one width."""
 
     @property
     def middle(self) -> float:
@@ -55,10 +66,12 @@ class _Open:
     def __init__(self, char: Char, text: str) -> None:
         _, self.x0, self.y0, self.x1, self.y1, face, _ = char
         self.parts = [text]
+        assert face is not None
         self.faces = [face]
 
     def add(self, char: Char, text: str) -> None:
         _, x0, y0, x1, y1, face, _ = char
+        assert face is not None
         self.parts.append(text)
         self.faces.append(face)
         # Comparisons, since this runs for every character: min and max take three times as long.
@@ -78,22 +91,62 @@ class _Open:
         if shared < 0.4 * (y1 - y0) and shared < 0.4 * (self.y1 - self.y0):
             return False
         wide = WIDE * size if size > 1.0 else WIDE
-        if -wide < x0 - self.x1 < wide:
-            return True
-        return _right_to_left(code) and -wide < self.x0 - x1 < wide
+        return -wide < x0 - self.x1 < wide or (direction(code) == "R" and -wide < self.x0 - x1 < wide)
 
 
 def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
     """Returns the segments of a page that run from left to right or right to left, and those that are turned."""
+    chars = with_accents(chars)
     upright: list[Segment] = []
     turned: list[Segment] = []
+    whole = mostly_right_to_left(chars)
+    for line, mixed in _lines(chars):
+        if mixed:
+            from_right = whole or mostly_right_to_left(line)
+            upright += (_read(run, from_right=from_right) for run in runs(line, WIDE))
+        else:
+            _left_to_right(line, upright, turned)
+    return [one for one in upright if one.text], [one for one in turned if one.text]
+
+
+def _lines(chars: Sequence[Char]) -> Iterator[tuple[Sequence[Char], bool]]:
+    """Yields (line as PDFium sees it, whether letters in it run from right to left); all as one where none do."""
+    if not any(direction(char.code) == "R" for char in chars):
+        yield chars, False
+        return
+    line: list[Char] = []
+    for char in (*chars, None):
+        if char is not None:
+            line.append(char)
+        if char is None or (char.face is None and char.code in _BREAKS):
+            yield line, any(direction(one.code) == "R" and one.face and not one.face.turn for one in line)
+            line = []
+
+
+def _read(run: list[Char], *, from_right: bool) -> Segment:
+    now: _Open | None = None
+    for text, char in read(run, from_right=from_right):
+        space, text = " " * text.startswith(" "), _text_of(ord(text[-1]))
+        if now is None:
+            now = _Open(char, text)
+        else:
+            now.add(char, space + text)
+    assert now is not None
+    return _closed(now)
+
+
+def _text_of(code: int) -> str:
+    return _OTHERS[code] if code in _OTHERS else chr(code)
+
+
+def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[Segment]) -> None:
     now: _Open | None = None
     turn = 0
-    pending = False
-    for char in with_accents(chars):
+    pending = drawn = False
+    for char in chars:
         code, face = char.code, char.face
         if face is None or code in _SPACES or code in _BREAKS:
-            pending = True
+            pending, drawn = True, drawn or face is not None
             if now is not None and turn == 0 and code in _BREAKS:
                 upright.append(_closed(now))
                 now = None
@@ -101,34 +154,40 @@ def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
         if now is not None and (face.turn != turn or (turn == 0 and not now.takes(char, face.size))):
             (turned if turn else upright).append(_closed(now))
             now = None
-        text = _OTHERS[code] if code in _OTHERS else chr(code)
+        text = _text_of(code)
         if now is None:
             turn = face.turn
             now = _Open(char, text)
         else:
-            if pending or (turn == 0 and char.x0 - now.x1 > _SPACE * face.size):
+            if pending and not drawn and (face.spelt or now.faces[-1].spelt):
+                # PDFium takes the whole object for each of its characters; the box of one ends where its ink does.
+                pending = abs(char.x0 - now.x1) > (_INK if now.faces[-1].spelt else _INK / 2) * face.size
+            if pending or (
+                turn == 0 and char.x0 - now.x1 > _SPACE * face.size and not _ideographs(now.parts[-1], text)
+            ):
                 now.parts.append(" ")
             now.add(char, text)
-        pending = False
+        pending = drawn = False
     if now is not None:
         (turned if turn else upright).append(_closed(now))
-    return [one for one in upright if one.text], [one for one in turned if one.text]
 
 
-def _right_to_left(code: int) -> bool:
-    return 0x590 <= code <= 0x8FF or 0xFB1D <= code <= 0xFDFF or 0xFE70 <= code <= 0xFEFF
+def _ideographs(before: str, after: str) -> bool:
+    """Returns whether both are of scripts without spaces; their squares leave gaps beside signs."""
+    return "\u3000" <= before[-1:] <= "\u9fff" and "\u3000" <= after[:1] <= "\u9fff"
 
 
 def _closed(now: _Open) -> Segment:
-    faces = {id(face): face for face in now.faces if face is not None}
+    faces = {id(face): face for face in now.faces}
     counts = Counter(map(id, now.faces))
     sizes: Counter[float] = Counter()
-    bold = math = 0
+    bold = math = mono = 0
     for name, face in faces.items():
         sizes[round(face.size, 1)] += counts[name]
         bold += face.bold * counts[name]
         math += face.math * counts[name]
+        mono += face.mono * counts[name]
     count = len(now.faces)
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(now.parts).strip()
-    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count)
+    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count, mono / count)

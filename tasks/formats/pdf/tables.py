@@ -69,6 +69,7 @@ def rows_of(rows: Sequence[Line]) -> list[str]:
         columns = [""] * (len(edges) + 1)
         for cell in line.cells:
             at = sum(cell.x0 > edge for edge in edges)
+            at = len(edges) - at if line.from_right else at
             columns[at] = f"{columns[at]} {cell.text}".strip()
         close = number > 0 and line.y0 - rows[number - 1].y1 < 0.3 * line.size
         if made and not columns[0] and close and len(line.cells) == 1:

@@ -1,7 +1,8 @@
 """Exposure: which documents under some tombstones are in a plan, and which of them a checkpoint has learned from.
 
 Reads the index of the shards, the sequences of these documents in the plan, the order of the run, and the same of the
-checkpoint from whose weights the run began (`origin`): a model has learned from all that its initial weights have.
+checkpoint from whose weights the run began (`origin`): a model has learned from all that its initial weights have. Of a
+fine-tuned model, the documents that its examples are chunks of, and the same of its base.
 """
 
 import json
@@ -11,6 +12,8 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
+from tasks.formats.example_readings import ExampleReadings, by_document, is_tuned
+from tasks.formats.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.plan import Plan
@@ -58,13 +61,33 @@ def in_plan(plan: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     return (row for row, _ in _packed(plan, None, tombstones))
 
 
+def in_examples(examples: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    """Yields the documents of chunks that became examples; those that are held out are in no sequence."""
+    found = Examples(examples)
+    for page, numbers in by_document(found, found.where(tombstones.mask)).items():
+        yield row_of(*page, sequences=sorted({found.sequence_of(number) for number in numbers}))
+    if has_heldout(examples):
+        found = Examples(examples, HELDOUT)
+        yield from (row_of(*page) for page in by_document(found, found.where(tombstones.mask)))
+
+
+def of_own_run(model: Artifact, tombstones: Tombstones) -> Exposure:
+    """Returns the documents that a model has learned from in its run, and not before it."""
+    rows: list[Row] = []
+    try:
+        rows += _learned(model, tombstones)
+    except (InputError, FileNotFoundError) as error:
+        return Exposure(rows, str(error))
+    return Exposure(rows)
+
+
 def of_checkpoint(
     checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
 ) -> Exposure:
     """Returns the documents that a checkpoint has learned from, in its run or before it.
 
     Args:
-        checkpoint: of a run.
+        checkpoint: of a run, or a fine-tuned model.
         tombstones: what to look for.
         known: what earlier calls with the same tombstones have returned; filled, so that a long history is read once.
     """
@@ -104,9 +127,21 @@ def _exposed(checkpoint: Artifact, tombstones: Tombstones, known: dict[ArtifactI
 
 
 def _learned(checkpoint: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    if is_tuned(checkpoint):
+        yield from _tuned(checkpoint, tombstones)
+        return
     for row, reading in _packed(_input(checkpoint, "plan"), checkpoint, tombstones):
         if reading.learned:
             yield {**row, "steps": reading.learned, "checkpoints": reading.checkpoints}
+
+
+def _tuned(model: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    readings = ExampleReadings(model)
+    found = readings.examples.where(tombstones.mask)
+    for page, numbers in by_document(readings.examples, found).items():
+        reading = readings.of(numbers)
+        if reading.learned:
+            yield row_of(*page, sequences=reading.sequences, steps=reading.learned, checkpoints=reading.checkpoints)
 
 
 def _packed(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:

@@ -1,34 +1,47 @@
-"""Origin of a checkpoint: the one from whose weights its run began, and those before it, back to random weights.
+"""Origin of a model: the one from whose weights its run began, and those before it, back to random weights.
 
-Reads the records of checkpoints. Whatever an origin has learned from, the later model began with.
+Reads the records of checkpoints and fine-tuned models. Whatever an origin has learned from, the later model began with.
 """
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 
 ROLE = "initial"
-"""Role of the origin among the inputs of a run."""
+"""Role of the origin among the inputs of a training."""
+BASE = "base"
+"""Role of the origin among the inputs of a fine-tuning."""
 
 
-def origin_ref(checkpoint: Artifact) -> InputRef | None:
-    """Returns the reference to the checkpoint from whose weights a run began; None where they were random."""
-    return next((ref for ref in checkpoint.record.inputs if ref.role == ROLE), None)
+def origin_ref(model: Artifact) -> InputRef | None:
+    """Returns the reference to the model from whose weights a run began; None where they were random."""
+    return next((ref for ref in model.record.inputs if ref.role in (ROLE, BASE)), None)
 
 
-def origin_of(checkpoint: Artifact) -> Artifact | None:
-    """Opens the checkpoint from whose weights a run began; None where they were random.
+def origin_of(model: Artifact) -> Artifact | None:
+    """Opens the model from whose weights a run began; None where they were random.
 
     Raises:
         InputError: it is gone, or has been made again with another result.
     """
-    ref = origin_ref(checkpoint)
+    ref = origin_ref(model)
     if ref is None:
         return None
-    found = Artifact.find(checkpoint.store, ArtifactId.parse(ref.address))
+    found = Artifact.find(model.store, ArtifactId.parse(ref.address))
     if found is None or found.record.content != ref.content:
         became = "is gone" if found is None else "has been made again, with other weights"
         raise InputError(
-            f"{checkpoint.address} began from the weights of {ref.address}, which {became}",
+            f"{model.address} began from the weights of {ref.address}, which {became}",
             "restore it, or train again from weights whose history is there",
         )
+    return found
+
+
+def origin_refs(model: Artifact) -> list[InputRef]:
+    """Returns references to the models that a model comes from, nearest first, as far as they are there unchanged."""
+    found: list[InputRef] = []
+    at: Artifact | None = model
+    while at and (ref := origin_ref(at)):
+        found.append(ref)
+        origin = Artifact.find(model.store, ArtifactId.parse(ref.address))
+        at = origin if origin and origin.record.content == ref.content else None
     return found

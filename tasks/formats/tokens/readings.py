@@ -4,7 +4,7 @@ Reads a plan, and of a checkpoint `run.json`, `loss.parquet` and `withheld.json`
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,6 +42,32 @@ class Reading:
     def learned(self) -> list[int]:
         """The steps that changed the model."""
         return [step for step in self.steps if step not in self.skipped_steps]
+
+
+def read_by(
+    run: Mapping[str, Any],
+    order: Order,
+    skipped_steps: frozenset[int],
+    source: str,
+    sequences: list[int],
+    blank: int | None,
+) -> Reading:
+    """Returns who read some sequences of a source.
+
+    Args:
+        run: `run.json` of a checkpoint.
+        order: of the run.
+        skipped_steps: those that did not change the model.
+        source: of the sequences.
+        sequences: their numbers, ascending.
+        blank: first step at which nothing was read of them any more; None: they were read to the end.
+    """
+    until = run["steps"] if blank is None else blank
+    steps = sorted({step for sequence in sequences for step in order.steps_of(source, sequence, until)})
+    skipped = [step for step in steps if step in skipped_steps]
+    first = next((step for step in steps if step not in skipped_steps), None)
+    seen_by = [count for count in run["checkpoint_steps"] if first is not None and first < count]
+    return Reading(source, sequences, steps, skipped, seen_by, blank)
 
 
 class Readings:
@@ -107,12 +133,7 @@ class Readings:
         if self.run is None or self.order is None:
             return Reading(source, sequences, [], [], [], None)
         blank = first_blank(self.marks, shard, row)
-        until = self.run["steps"] if blank is None else blank
-        steps = sorted({step for sequence in sequences for step in self.order.steps_of(source, sequence, until)})
-        skipped = [step for step in steps if step in self.skipped_steps]
-        first = next((step for step in steps if step not in self.skipped_steps), None)
-        seen_by = [count for count in self.run["checkpoint_steps"] if first is not None and first < count]
-        return Reading(source, sequences, steps, skipped, seen_by, blank)
+        return read_by(self.run, self.order, self.skipped_steps, source, sequences, blank)
 
     def _source_of(self, shard: str, row: int) -> str:
         by = self._plan.summary["by"] if self._plan else SOURCE

@@ -12,6 +12,7 @@ that arms differ only in their mixture.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT
+from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer import model_file
@@ -51,7 +53,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         recovery = Recovery(output, fence.run, ())
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
-        notice = Notice(output, inputs["shards"], fence.run)
+        notice = Notice(output, partial(withheld_rows, inputs["shards"]), fence.run)
         notice.look()
         _train(spec, output, recovery, fence)
         bpb = _measure(config, inputs["shards"], spec, plan)

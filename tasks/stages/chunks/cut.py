@@ -40,7 +40,9 @@ id (`tasks.formats.row_ids`)."""
 KEPT = "kept/"
 _GOLD = "gold"
 _BATCH = 256
-_READ = ["id", "url", "source", "language", "tier", "text"]
+_NO_TEXT = {"text": "", "title": "", "headings": (), "sections": ()}
+"""Of a chunk of a document that is taken down."""
+_READ = ["id", "url", "source", "language", "tier", "title", "text"]
 
 Row = dict[str, Any]
 
@@ -95,7 +97,7 @@ def _pages(extracted: ArtifactFolder, name: str, documents: pa.Table) -> dict[st
 
 
 def _chunks(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None, count: Count) -> Iterator[Row]:
-    """Yields the rows of CUT of a document; those of one that is taken down have no text."""
+    """Yields the rows of CUT of a document; those of one that is taken down have no text and no title."""
     text = document["text"]
     found = units(text, _structure(config, document, pages), config.max_tokens, count)
     for cut in Packer(text, found, config, count).chunks():
@@ -105,9 +107,9 @@ def _chunks(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | No
         yield {
             "id": chunk_id(document["id"], cut.start, stretch),
             "document": document["id"],
-            **{name: document[name] for name in ("url", "source", "language", "tier")},
+            **{name: document[name] for name in ("url", "source", "language", "tier", "title")},
             **cut._asdict(),
-            **({"text": "", "headings": ()} if document["gone"] else {"text": stretch}),
+            **(_NO_TEXT if document["gone"] else {"text": stretch}),
             "pages": None if boxes is None else sorted({one["page"] for one in boxes}),
             "boxes": boxes,
             "reason": reason,

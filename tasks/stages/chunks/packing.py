@@ -29,6 +29,8 @@ class Cut(NamedTuple):
     kind: str
     headings: tuple[str, ...]
     tokens: int
+    body: int
+    sections: tuple[str, ...]
 
 
 class _Overlap(NamedTuple):
@@ -96,11 +98,14 @@ class Packer:
         """Returns the chunk with the tokens that it has; a single unit loses headings that turn out not to fit."""
         start = overlap.start if overlap else held[0].start
         own, end = held[0].start, held[-1].end
-        headings = tuple(one.title for one in held[0].above)
+        headings = _titles(held[0])
+        first = next((unit for unit in held if unit.kind != HEADING), held[0])
         while True:
             (tokens,) = self._count([rendered(headings, self._text[start:end])])
             if tokens <= self._config.max_tokens or not headings or overlap or len(held) > 1:
-                return Cut(start, end, own - start, _kind(held), headings, tokens)
+                sections = headings if first is held[0] else _titles(first)
+                body = 0 if first is held[0] else first.start - start
+                return Cut(start, end, own - start, _kind(held), headings, tokens, body, sections)
             headings = headings[1:]
 
     def _overlap(self, last: Sequence[Unit], unit: Unit) -> _Overlap | None:
@@ -130,6 +135,10 @@ def _body(held: Sequence[Unit]) -> int:
     while count and held[count - 1].kind == HEADING:
         count -= 1
     return count
+
+
+def _titles(unit: Unit) -> tuple[str, ...]:
+    return tuple(one.title for one in unit.above)
 
 
 def _gap(unit: Unit, following: Unit) -> int:

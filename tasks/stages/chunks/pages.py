@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tasks.formats.chunks import HEADING, TABLE, TEXT
+from tasks.formats.chunks import CODE, HEADING, TABLE, TEXT
 from tasks.stages.chunks.structure import Block
 
-_KINDS = {"heading": HEADING, "table": TABLE}
+_KINDS = {"heading": HEADING, "table": TABLE, "code": CODE}
 _NUMBER = re.compile(r"(\d{1,3}(?:\.\d{1,3}){0,4})\.?\s")
 _PARAGRAPH = re.compile(r"\S.*(?:\n.*\S.*)*")
 _BOX = ("page", "x0", "y0", "x1", "y1")

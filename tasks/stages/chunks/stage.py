@@ -26,7 +26,7 @@ from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, Job, cut_part
 from tasks.stages.chunks.equal import compare_part, keep_part
 
-VERSION = 1
+VERSION = 2
 
 
 def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

@@ -25,6 +25,9 @@ class Parser(Config):
     library: ClassVar[str] = ""
     """Package that the text depends on, of a parser of Sluice; its version is part of the fingerprint."""
 
+    revision: ClassVar[int] = 1
+    """Of a parser of Sluice: raised where it gives another text of the same body. Part of the fingerprint from 2 on."""
+
     modules: ClassVar[tuple[str, ...]] = ()
     """What the process of `guard` imports before its first body, because it takes long."""
 

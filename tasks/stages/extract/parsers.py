@@ -45,8 +45,9 @@ def package_of(name: str) -> str:
 
 
 def _library(kind: type[Parser]) -> str:
-    """Returns the library of one of Sluice's own parsers with its version."""
-    return f"{kind.library} {version(kind.library)}" if kind.library else ""
+    """Returns the library of one of Sluice's own parsers with its version, and the parser's revision."""
+    revision = f", revision {kind.revision}" if kind.revision > 1 else ""
+    return f"{kind.library} {version(kind.library)}{revision}" if kind.library else ""
 
 
 def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

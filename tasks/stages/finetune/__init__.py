@@ -1,1 +1,1 @@
-"""The stages `examples` and `finetune`: a trained model learns from instructions or preferences."""
+"""The stages of fine-tuning: a trained model learns from examples, is compared with its base, and registered."""

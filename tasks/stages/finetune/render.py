@@ -1,6 +1,7 @@
 """From a row of JSON to texts, and which parts of them are learned."""
 
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from tasks.stages.finetune.config import Template
@@ -17,9 +18,9 @@ def instruction(row: Mapping[str, Any], template: Template) -> list[Segments]:
         ValueError: the row has neither, or a message that is none.
     """
     if "messages" in row:
-        return [list(_segments(_messages(row["messages"], "messages", ""), template, learned=True))]
+        return [list(segments(_messages(row["messages"], "messages", ""), template, learned=True))]
     said = [*_messages(row.get("prompt"), "prompt", "user"), *_messages(row.get("response"), "response", "assistant")]
-    return [list(_segments(said, template, learned=True))]
+    return [list(segments(said, template, learned=True))]
 
 
 def preference(row: Mapping[str, Any], template: Template) -> list[Segments]:
@@ -30,9 +31,9 @@ def preference(row: Mapping[str, Any], template: Template) -> list[Segments]:
     """
     if row.get("chosen") == row.get("rejected"):
         raise ValueError("chosen and rejected are the same")
-    asked = list(_segments(_messages(row.get("prompt"), "prompt", "user"), template, learned=False))
+    asked = list(segments(_messages(row.get("prompt"), "prompt", "user"), template, learned=False))
     answers = (_messages(row.get(name), name, "assistant") for name in ("chosen", "rejected"))
-    return [[*asked, *_segments(answer, template, learned=True)] for answer in answers]
+    return [[*asked, *segments(answer, template, learned=True)] for answer in answers]
 
 
 def _messages(value: Any, name: str, role: str) -> list[tuple[str, str]]:
@@ -49,7 +50,13 @@ def _messages(value: Any, name: str, role: str) -> list[tuple[str, str]]:
     return found
 
 
-def _segments(messages: Iterable[tuple[str, str]], template: Template, *, learned: bool) -> Iterable[tuple[str, bool]]:
+def asked(texts: list[Segments]) -> str:
+    """Returns the text of the first one before what is learned: rows that are asked the same have the same."""
+    return "".join(text for text, _ in takewhile(lambda segment: not segment[1], texts[0]))
+
+
+def segments(messages: Iterable[tuple[str, str]], template: Template, *, learned: bool) -> Iterable[tuple[str, bool]]:
+    """Yields the segments of messages (role, content); what is learned is responses, if anything is."""
     for role, content in messages:
         turn = getattr(template, role)
         yield turn.before, False

@@ -3,52 +3,70 @@
 Reads `base` (`model.json` and its last weights) and `examples`. Writes for every milestone
 `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` (with adapters, of these alone) and
 the rows of the steps up to it, then `model.json`, `run.json` (the mapping of steps to sequences), `loss.jsonl` and,
-with adapters that are to be merged, `merged/model.safetensors`. Examples that spoilt a step are in `withheld.json`.
+with adapters that are to be merged, `merged/model.safetensors`. Examples of documents that are taken down before the
+run or during it are blank from the next checkpoint on, and so are those that spoilt a step: `withheld.json`.
 Training runs in child processes (`launch`): a killed stage resumes from the newest checkpoint that verifies, and ends
 with the same bytes.
 """
 
 import json
-import logging
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.examples import Examples
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.environment import check_every_here, checkpoints_here
+from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.fence import Fence
+from tasks.trainer.gang import Gang
 from tasks.trainer.initial import MERGED
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.place import beyond
 from tasks.trainer.tuning.spec import tuning_spec
-
-log = logging.getLogger("sluice.finetune")
 
 VERSION = 1
 
 
 def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Fine-tunes the base; see the module's description."""
+    """Fine-tunes the base; see the module's description.
+
+    Raises:
+        InputError: a base or examples that do not fit, every step was skipped.
+        RecipeError: the place has several nodes, or shares the model among ranks.
+    """
+    gang = Gang.from_environment()
+    for problem in beyond(layout_here(), gang.nodes if gang else 1):
+        cause, _, remedy = problem.rpartition(": ")
+        raise RecipeError(cause, remedy)
     fence = Fence(output)
     fence.inherit()
     locations = checkpoints_here()
     spec = tuning_spec(config, inputs, fence.run, check_every_here(), locations.keep_every)
     recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
     recovery.restore()
+    examples = inputs["examples"]
+    notice = Notice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
+    notice.look()
+    begun = known_of(inputs["base"], output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, config.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
         if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
+            notice.look()
             recovery.keep_up(step)
 
     with recovery.guarding(fence):
@@ -57,12 +75,13 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     metrics = read_metrics(fence.run / FILE)
     milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
     milestones.check_committed(output, spec.run.milestone_steps)
-    examples = Examples(inputs["examples"])
+    read = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:
-            _describe(part, config, spec, examples, metrics)
+            _describe(part, config, spec, read, metrics)
     recovery.clear()
-    return _report(config, examples, metrics)
+    report = _report(config, read, metrics)
+    return replace(report, note=f"{report.note}; {begun}", inputs=notice.refs())
 
 
 def _describe(

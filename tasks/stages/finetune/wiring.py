@@ -1,4 +1,4 @@
-"""Wiring of the stages `examples` and `finetune`: a model, and rows of JSON -> a fine-tuned model."""
+"""Wiring of the stages of fine-tuning: rows of JSON or chunks, and a base -> a model, compared and registered."""
 
 from tasks.core.stage_spec import StageSpec
 
@@ -10,6 +10,11 @@ STAGES = (
         "finetune",
         "examples",
         inputs={"tokenizer": "tokenizer"},
+        optional_inputs={"chunks": "chunks"},
+        optional_if={"chunks": "examples.own_chunks"},
+        named={"other_chunks": "chunks.of"},
+        takedowns="takedowns",
+        takedowns_if="examples.reads_chunks",
         conditional=True,
     ),
     StageSpec(
@@ -19,7 +24,31 @@ STAGES = (
         "finetune",
         "finetuned",
         inputs={"examples": "examples"},
+        input_files={"examples": ("examples/", "examples.json")},
         named={"base": "base"},
+        conditional=True,
+    ),
+    StageSpec(
+        "evaluate_tuned",
+        "tasks.stages.finetune.compare",
+        "tuned",
+        "finetune",
+        "tuned_scores",
+        inputs={"finetuned": "finetuned", "examples": "examples", "tokenizer": "tokenizer"},
+        conditional=True,
+    ),
+    StageSpec(
+        "register_tuned",
+        "tasks.stages.finetune.register",
+        "tuned",
+        "finetune",
+        "tuned_model",
+        inputs={
+            "finetuned": "finetuned",
+            "examples": "examples",
+            "tokenizer": "tokenizer",
+            "tuned_scores": "tuned_scores",
+        },
         conditional=True,
     ),
 )

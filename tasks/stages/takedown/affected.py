@@ -1,8 +1,9 @@
 """Effects of a takedown: the artifacts of a recipe with documents that it covers, and the steps that read them.
 
-Reads the records of all artifacts of the recipe; of the documents their ids and URLs, of the shards the index, of the
-plans the sequences of these documents, of the checkpoints the order of their runs, and of those before them. Of other
-recipes, the checkpoints that began from one of this recipe. An artifact without any is left out.
+Reads the records of all artifacts of the recipe; of documents, chunks and examples their ids and URLs, of the shards
+the index, of the plans the sequences of these documents, of checkpoints and fine-tuned models the order of their runs,
+and of those before them. Of other recipes, the models that began from one of this recipe, and the examples and
+fine-tuned models that were made from its chunks. An artifact without any is left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,11 +16,26 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
-from tasks.formats.tokens.exposure import Exposure, Row, before, in_plan, in_shards, of_checkpoint, row_of
+from tasks.formats import chunks as chunk_format
+from tasks.formats import example_readings
+from tasks.formats.tokens.exposure import (
+    Exposure,
+    Row,
+    before,
+    in_examples,
+    in_plan,
+    in_shards,
+    of_checkpoint,
+    of_own_run,
+    row_of,
+)
 from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tombstones import Tombstones
 
-DOCUMENTS, SHARDS, PLAN, CHECKPOINT = KINDS = ("documents", "shards", "plan", "checkpoint")
+CHUNKS, EXAMPLES, TUNED = chunk_format.KIND, example_readings.ROLE, example_readings.KIND
+DOCUMENTS, SHARDS, PLAN, CHECKPOINT = "documents", "shards", "plan", "checkpoint"
+KINDS = (DOCUMENTS, SHARDS, CHUNKS, PLAN, CHECKPOINT, EXAMPLES, TUNED)
+MODELS = (CHECKPOINT, TUNED)
 
 FOUND = pa.schema(
     [
@@ -28,7 +44,7 @@ FOUND = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
-        pa.field("sequences", pa.list_(pa.int64()), nullable=False),  # of a plan or a checkpoint
+        pa.field("sequences", pa.list_(pa.int64()), nullable=False),  # of a plan or examples, or of a run
         pa.field("steps", pa.list_(pa.int64()), nullable=False),  # of its own run that read it, ascending
         pa.field("checkpoints", pa.list_(pa.int64()), nullable=False),  # steps of the saved states that saw it
         pa.field("through", pa.string(), nullable=False),  # the checkpoint whose weights brought it along, or ""
@@ -65,8 +81,8 @@ def affected(store: Store, recipe: str, tombstones: Tombstones) -> list[Affected
     ]
     known: dict[ArtifactId, Exposure] = {}
     found = [of_artifact(one, tombstones, known) for one in made]
-    others = [one for one in Ledger(store, kind=CHECKPOINT) if not _of(recipe, str(one.address))]
-    found += [_elsewhere(one, recipe, tombstones, known) for one in others]
+    elsewhere = (one for one in Ledger(store, kinds=(*MODELS, EXAMPLES)) if not _of(recipe, str(one.address)))
+    found += [_elsewhere(one, recipe, tombstones, known) for one in elsewhere]
     return [one for one in found if one.rows or one.problem]
 
 
@@ -75,42 +91,79 @@ def unfinished(store: Store, recipe: str) -> list[str]:
 
     Their milestones may have seen anything until they leave it out; what they have read is known when they have ended.
     """
-    name = f"{recipe}/{CHECKPOINT}"
-    files = [path.removeprefix(f"{name}/").split("/") for path in store.list(name)]
-    ended = {version for version, *rest in files if rest == [RECORD]}
-    return sorted(f"{name}@{version}" for version in {version for version, *_ in files} - ended)
+    found = []
+    for name in (f"{recipe}/{kind}" for kind in MODELS):
+        files = [path.removeprefix(f"{name}/").split("/") for path in store.list(name)]
+        ended = {version for version, *rest in files if rest == [RECORD]}
+        found += [f"{name}@{version}" for version in {version for version, *_ in files} - ended]
+    return sorted(found)
 
 
 def of_artifact(
     artifact: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
 ) -> Affected:
     """Returns what one artifact of KINDS has of documents that are taken down; `known` as in `of_checkpoint`."""
-    kind = artifact.address.name.rpartition("/")[2]
-    if kind == CHECKPOINT:
+    kind = _kind(artifact)
+    if kind in MODELS:
         exposure = of_checkpoint(artifact, tombstones, known)
         return Affected(artifact, kind, _sorted(exposure.rows), exposure.problem)
-    read = {DOCUMENTS: _documents, SHARDS: _shards, PLAN: in_plan}[kind]
+    read = {DOCUMENTS: _documents, SHARDS: _shards, CHUNKS: _chunks, PLAN: in_plan, EXAMPLES: in_examples}[kind]
     try:
         return Affected(artifact, kind, _sorted(read(artifact, tombstones)))
     except (InputError, FileNotFoundError) as error:
         return Affected(artifact, kind, problem=str(error))
 
 
-def _elsewhere(
-    checkpoint: Artifact, recipe: str, tombstones: Tombstones, known: dict[ArtifactId, Exposure]
-) -> Affected:
-    """Returns what the checkpoint of another recipe has from weights of this one; its own run is not looked at."""
-    at: Artifact | None = checkpoint
-    while at and (ref := origin_ref(at)):
+def _elsewhere(one: Artifact, recipe: str, tombstones: Tombstones, known: dict[ArtifactId, Exposure]) -> Affected:
+    """Returns what examples or a model of another recipe have from chunks or weights of this one."""
+    kind = _kind(one)
+    if kind == EXAMPLES:
+        return of_artifact(one, tombstones) if _read_by(one, recipe, CHUNKS) else Affected(one, kind)
+    found: dict[str, Row] = {}
+    at, problem = one, ""
+    while True:
+        own = of_own_run(at, tombstones) if _tuned_with(at, recipe) else Exposure()
+        _add(found, own.rows if at is one else before(one, at, own))
+        problem = problem or own.problem
+        ref = origin_ref(at)
+        if ref is None:
+            break
         ours = _of(recipe, ref.address)
         try:
-            at = origin_of(at)
+            origin = origin_of(at)
         except InputError as error:
-            return Affected(checkpoint, CHECKPOINT, problem=str(error) if ours else "")
-        if at and ours:
-            exposure = of_checkpoint(at, tombstones, known)
-            return Affected(checkpoint, CHECKPOINT, _sorted(before(checkpoint, at, exposure)), exposure.problem)
-    return Affected(checkpoint, CHECKPOINT)
+            problem = problem or (str(error) if ours else "")
+            break
+        assert origin is not None
+        if ours:
+            exposure = of_checkpoint(origin, tombstones, known)
+            _add(found, before(one, origin, exposure))
+            problem = problem or exposure.problem
+            break
+        at = origin
+    return Affected(one, kind, _sorted(found.values()), problem)
+
+
+def _add(found: dict[str, Row], rows: Iterable[Row]) -> None:
+    """Adds rows by id; of a document that a model has read twice, its own steps, and the earlier model."""
+    for row in rows:
+        own = found.get(row["id"], row)
+        found[row["id"]] = {**row, "sequences": own["sequences"], "steps": own["steps"]}
+
+
+def _tuned_with(model: Artifact, recipe: str) -> bool:
+    """Returns whether a model was fine-tuned with chunks of a recipe; not where its examples are gone."""
+    refs = (ref for ref in model.record.inputs if ref.role == EXAMPLES)
+    examples = (Artifact.find(model.store, ArtifactId.parse(ref.address)) for ref in refs)
+    return any(_read_by(one, recipe, CHUNKS) for one in examples if one)
+
+
+def _read_by(artifact: Artifact, recipe: str, kind: str) -> bool:
+    return any(ref.address.startswith(f"{recipe}/{kind}@") for ref in artifact.record.inputs)
+
+
+def _kind(artifact: Artifact) -> str:
+    return artifact.address.name.partition("/")[2]
 
 
 def _of(recipe: str, address: str) -> bool:
@@ -149,3 +202,10 @@ def _documents(documents: Artifact, tombstones: Tombstones) -> Iterator[Row]:
 
 def _shards(shards: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     return (row for row, *_ in in_shards(shards, tombstones))
+
+
+def _chunks(chunks: Artifact, tombstones: Tombstones) -> Iterator[Row]:
+    for path in chunks.files(f"{CHUNKS}/"):
+        rows = chunks.table(path, columns=["document", "url", "source"]).rename_columns(["id", "url", "source"])
+        found = rows.filter(pa.array(tombstones.mask(rows), pa.bool_())).to_pylist()
+        yield from {row["id"]: row_of(row["id"], row["url"], row["source"]) for row in found}.values()

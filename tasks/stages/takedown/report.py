@@ -9,7 +9,19 @@ from typing import Any
 from tasks.core.pages import template
 from tasks.formats.canonical_url import canonical
 from tasks.formats.tombstones import Lifted, Tombstone, Tombstones
-from tasks.stages.takedown.affected import CHECKPOINT, DOCUMENTS, PLAN, SHARDS, Affected, copies
+from tasks.stages.takedown.affected import (
+    CHECKPOINT,
+    CHUNKS,
+    DOCUMENTS,
+    EXAMPLES,
+    KINDS,
+    MODELS,
+    PLAN,
+    SHARDS,
+    TUNED,
+    Affected,
+    copies,
+)
 from tasks.stages.takedown.config import TakedownConfig
 
 SHOWN = 1_000
@@ -19,7 +31,10 @@ NEXT = {
     DOCUMENTS: "run crawl or corpus with a new version: they keep none of these",
     SHARDS: "stays as it is; plans that are made from now on leave these out",
     PLAN: "run tokens with a new version; a training that starts or runs from now on reads none of these",
+    CHUNKS: "run tokens with a new version; examples that are made from now on leave these out",
+    EXAMPLES: "run finetune with a new version; a fine-tuning that starts or runs from now on reads none of these",
     CHECKPOINT: "has read these; train with a new version for a model that has not",
+    TUNED: "has read these; fine-tune with a new version, from a base that has not",
 }
 """What is to be done about an artifact of a kind."""
 BEGAN = "began from weights that have read these; train with a new version from weights that have not"
@@ -94,7 +109,7 @@ def described(one: Affected) -> dict[str, Any]:
     """Returns what a takedown met in one artifact, as a line of a report.
 
     Returns:
-        {artifact, kind, finished, documents, next, problem, and of a plan `sequences`, of a checkpoint `steps`,
+        {artifact, kind, finished, documents, next, problem, and of a plan or examples `sequences`, of a model `steps`,
         `checkpoints`, with `first_step` and `last_step` where it has steps of its own, and `through`: [the one from
         whose weights it began, where that one has read some of them]}.
     """
@@ -109,9 +124,9 @@ def described(one: Affected) -> dict[str, Any]:
     }
     if not one.rows:
         return entry
-    if one.kind == PLAN:
+    if one.kind in (PLAN, EXAMPLES):
         entry["sequences"] = len({(row["source"], seq) for row in one.rows for seq in row["sequences"]})
-    if one.kind == CHECKPOINT:
+    if one.kind in MODELS:
         steps = sorted({step for row in one.rows for step in row["steps"]})
         seen_by = sorted({count for row in one.rows for count in row["checkpoints"]})
         entry |= {"steps": len(steps), "checkpoints": seen_by}
@@ -122,9 +137,8 @@ def described(one: Affected) -> dict[str, Any]:
 
 
 def _summary(new: Sequence[Tombstone], in_force: int, documents: int, artifacts: Sequence[dict[str, Any]]) -> str:
-    kinds = [
-        f"{sum(one['kind'] == kind for one in artifacts)} {kind}" for kind in (DOCUMENTS, SHARDS, PLAN, CHECKPOINT)
-    ]
+    counts = {kind: sum(one["kind"] == kind for one in artifacts) for kind in KINDS}
+    kinds = [f"{count} {kind}" for kind, count in counts.items() if count]
     met = f"{documents:,} documents met, in artifacts: {', '.join(kinds)}" if artifacts else "no artifact has any of it"
     return f"{len(new):,} new of {in_force:,} tombstones in force; {met}"
 

@@ -16,6 +16,7 @@ On several nodes (`gang`) every node starts this stage; node 0 runs it, the othe
 import logging
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens import exposure, marks, origin
+from tasks.formats.tokens import marks, origin
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tombstones import Tombstones, in_force
+from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.train.figure import loss_curve
 from tasks.stages.train.monitor import Monitor
 from tasks.trainer import milestones
@@ -41,7 +42,7 @@ from tasks.trainer.initial import changed_settings
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
 from tasks.trainer.mixing import epochs
-from tasks.trainer.notice import Notice
+from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
@@ -73,7 +74,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     known = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
-    notice = Notice(output, inputs["shards"], fence.run)
+    notice = Notice(output, partial(withheld_rows, inputs["shards"]), fence.run)
     notice.look()
     monitor = Monitor(output, spec, known)
     begun = _begun(config, inputs, output)
@@ -135,14 +136,7 @@ def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
         log.warning("[%s] %s", output.address, begun.removeprefix("; "))
         return begun
     checkpoint = inputs[origin.ROLE]
-    recipe = output.address.name.partition("/")[0]
-    tombstones = Tombstones.read(in_force(output.store, recipe))
-    exposed = exposure.of_checkpoint(checkpoint, tombstones) if tombstones else exposure.Exposure()
-    begun = f"; began from {checkpoint.address}"
-    if exposed.rows:
-        count = len(exposed.rows)
-        begun += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
-        log.warning("[%s] %s", output.address, begun.removeprefix("; "))
+    begun = f"; {known_of(checkpoint, output)}"
     changed = changed_settings(checkpoint, config.model)
     return f"{begun}, with {changed}" if changed else begun
 

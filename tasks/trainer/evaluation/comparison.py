@@ -47,7 +47,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """Two models on one source of documents, or on one task.
+    """Two models on one source of documents, on one task, or on the examples of a fine-tuning.
 
     Attributes:
         kind: what it is.
@@ -59,7 +59,7 @@ class Compared:
         difference: how much better the second is.
     """
 
-    kind: Literal["source", "task"]
+    kind: Literal["source", "task", "examples"]
     name: str
     metric: str
     items: int

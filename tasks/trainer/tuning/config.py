@@ -61,6 +61,11 @@ class FinetuneConfig(Config):
         """Whether there is anything to do."""
         return bool(self.base)
 
+    @property
+    def makes_model(self) -> bool:
+        """Whether the artifact has a whole model."""
+        return self.active and (self.lora is None or self.lora.merge)
+
     def training(self, model: ModelConfig) -> TrainConfig:
         """Returns the settings of the loop, for a model of the base's shape."""
         same = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")

@@ -63,6 +63,7 @@ def test_what_was_written_is_read_listed_and_removed(store: Store) -> None:
     assert store.list("") == ["a/b/c.bin", "a/d.json"]
     assert store.list("a/b") == ["a/b/c.bin"]
     assert store.list("nothing") == []
+    assert [list(store.folders(path)) for path in ("", "a", "a/b", "nothing")] == [["a"], ["b"], [], []]
     assert store.size("a/b/c.bin") == 10_000
     assert store.read("a/d.json") == b"{}"
     with store.open("a/b/c.bin") as file:

@@ -39,7 +39,7 @@ def small_recipe(folder: Path) -> Recipe:
             "pack.seq_len": 16,
             "encode.heldout_share": 0.25,
             "canary.current": {"books": 0.5, "notes": 0.5},
-            "canary.anchors": ["natural"],
+            "canary.anchors": [],
             "canary.arms": 0,
             "canary.steps": 2,
             "canary.model": TINY,

@@ -44,6 +44,10 @@ def test_a_document_is_traced_to_its_chunks_with_headings_and_to_why_others_went
     mine = [row for row in rows_of(made) if row["url"] == MANUAL]
     assert mine[0]["text"].startswith("# Museum\n\n## Doors\n\nDoor 0 of")
     assert {tuple(row["headings"]) for row in mine[1:]} == {("Museum", "Doors")}
+    assert {tuple(row["sections"]) for row in mine} == {("Museum", "Doors")}
+    assert [row["text"][row["body"] :][:4] for row in mine[:1]] == ["Door"]
+    assert [row["body"] for row in mine[1:]] == [0] * (len(mine) - 1)
+    assert {row["title"] for row in mine} == {"manual.txt"}
     told = render(trace(open_store(recipe), recipe.name, "1", MANUAL)).split("\n")
     at = next(number for number, line in enumerate(told) if line.startswith("  chunks     "))
     rejected = [row for row in rows_of(made, "rejected/") if row["url"] == MANUAL]

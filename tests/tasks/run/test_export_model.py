@@ -7,13 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.run.export_model import export_model, last_weights
+from tasks.run.model_lineage import filters_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tests.conftest import run_stage_in
-from tests.corpora import corpus, tokens_in
+from tests.corpora import corpus, documents_in, tokens_in
 from tests.taken_down import take_down
 from tests.tasks.trainer.small_run import small_config
 
@@ -27,15 +29,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = {"shards": made.shards, "plan": made.plan}
     checkpoint = run_stage_in(folder, "tasks.stages.train.stage", config, inputs, kind="checkpoint")
     inputs = {"checkpoint": checkpoint, "shards": made.shards, "tokenizer": made.tokenizer}
-    run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(), inputs, kind="scores")
+    (folder / "quiz.jsonl").write_text('{"query": "The river", "choices": [" runs", " sings"], "gold": 0}\n' * 3)
+    quiz = {"name": "quiz", "kind": "multiple_choice", "path": str(folder / "quiz.jsonl"), "prompt": "{{query}}"}
+    tasks = ({**quiz, "choices": "choices", "answer": "gold"},)
+    evaluation = EvaluateConfig.model_validate({"tasks": tasks, "task_milestones": 2})
+    run_stage_in(folder, "tasks.stages.evaluate.stage", evaluation, inputs, kind="scores")
     take_down(folder, "t1", domains="h1.org", reason="asked")
     return folder
 
 
 def test_the_weights_are_those_of_the_last_milestone(store: Path, tmp_path: Path) -> None:
     out = export_model(Store(str(store)), "test", "dev", "model", str(tmp_path / "out"))
-    from tasks.core.artifact import Artifact, ArtifactId
-
     checkpoint = Artifact.find(Store(str(store)), ArtifactId("test/checkpoint", "dev"))
     ours = load_file(checkpoint.local(last_weights(checkpoint)))
     theirs = load_file(out / "model.safetensors")
@@ -54,6 +58,10 @@ def test_the_card_says_what_was_read_and_left_out_and_names_nothing_that_is_take
     assert "- 4 steps of 4 sequences of 32 tokens" in card
     scores = json.loads((store / "test/scores/dev/scores.json").read_text())
     assert f"| mean | {scores['bpb']:.4f} |" in card
+    quiz = scores["tasks"][-1]
+    assert quiz["step"] == 4
+    assert f"| quiz | 0 | 3 | acc {quiz['metrics']['acc']['value']:.4f} ± " in card
+    assert card.count("| quiz |") == 1, "of two milestones the last one"
     assert "0 addresses, 1 domains and 0 documents are taken down today" in card
     assert "h1.org" not in card
     assert "- checkpoint: `test/checkpoint@dev`" in card
@@ -76,3 +84,26 @@ def test_what_cannot_be_exported_leaves_no_folder(store: Path, tmp_path: Path) -
     with pytest.raises(InputError, match="has no checkpoint"):
         export_model(Store(str(tmp_path / "untrained")), "test", "dev", "model", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_card_says_what_was_done_to_documents(tmp_path: Path) -> None:
+    documents = documents_in(tmp_path, corpus(6), 1)
+    settings = {"filters": ["gopher_quality"], "limits": {"gopher_quality": {"min_words": 50}}, "mask_pii": True}
+
+    def of(kind: str, **config: object) -> Artifact:
+        record = documents.record.model_copy(update={"stage": kind, "config": config})
+        return Artifact(documents.store, documents.address, record)
+
+    artifacts = {
+        "documents": of("consolidate", **settings, dedup=True),
+        "duplicates": of("dedup", exact=True, near=True, jaccard=0.8),
+        "contamination": of("decontaminate", sets=[{"name": "piqa"}, {"name": "arc"}]),
+    }
+    assert filters_of(artifacts) == [
+        "- gopher_quality: min_words = 50",
+        "- duplicates: one of equal texts and of texts of a Jaccard similarity of 0.8 and more is kept",
+        "- personal data that was found is masked",
+        "- documents with items of these evaluation sets are left out: piqa, arc",
+    ]
+    artifacts["documents"] = of("consolidate", **settings | {"mask_pii": False}, dedup=False)
+    assert len(filters_of(artifacts)) == 2

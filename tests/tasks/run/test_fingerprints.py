@@ -30,7 +30,7 @@ BEFORE = {
     "dedup_index": "a261ff4b5a2b5187",
     "tokenizer": "4737db81ae50015c",
     "encode": "2bd3b1353357ca76",
-    "chunks": "4216d102b8054e2e",
+    "chunks": "d72aaa0c19eee1c2",
     "spans": "4c47e4224b6fe8d6",
     "repeats": "3f09fbc7b6b10903",
     "pack": "9f3c31c4477b2576",
@@ -44,8 +44,10 @@ BEFORE = {
     "register": "bfb522fe97076ad8",
     "compare": "add16d4d51a2ca24",
     "promote": "39666cc9d7384790",
-    "examples": "891351dd14f58cce",
+    "examples": "07889dcb43d3e06a",
     "finetune": "3727b78693940674",
+    "evaluate_tuned": "e45bf07a2c2824c4",
+    "register_tuned": "46cb0b439a799d5f",
     "takedown": "c3a439011111b286",
 }
 """The first 16 digits for the recipe `demo`, with two inputs."""

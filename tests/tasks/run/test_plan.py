@@ -1,10 +1,14 @@
 """The plan of a training: before it and behind it in the DAG, and with the measured MFU in the next one."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.run.plan_cli import plan, render
 from tasks.run.recipe import find_recipe
@@ -143,3 +147,33 @@ def test_another_model_is_planned_by_its_config(recipe_file: Path, tmp_path: Pat
     found = plan(recipe, open_store(recipe), "1", str(tmp_path / "config.json"))
     assert found["planned"]["model"]["parameters"] == 124_439_808
     assert found["compared"] == []
+
+
+KILLED = """
+import sys
+from tasks.run.recipe import find_recipe
+from tasks.run.runner import run_stage
+from tests.kills import die_in
+
+die_in("", 1, folder="/killed")
+run_stage(find_recipe(sys.argv[1]).override({"plan.watts": 2.0}), sys.argv[2], version="killed", source_version="1")
+"""
+
+
+@pytest.mark.parametrize("stage", ["estimate", "reconcile"])
+def test_a_killed_plan_ends_with_the_same_bytes(recipe_file: Path, stage: str) -> None:
+    recipe = find_recipe(str(recipe_file)).override({"plan.watts": 2.0})
+    stages = ("estimate", "reconcile")[: 1 + (stage == "reconcile")]
+    for version in ("whole", "killed")[: 1 + (stage == "reconcile")]:
+        for one in stages if version == "whole" else stages[:1]:
+            run_stage(recipe, one, version=version, source_version="1")
+    died = subprocess.run([sys.executable, "-c", KILLED, str(recipe_file), stage], check=False)
+    assert died.returncode == -signal.SIGKILL
+    run_stage(recipe, stage, version="killed", source_version="1")
+    kind = {"estimate": "estimate", "reconcile": "reconciled"}[stage]
+    whole, killed = (
+        Artifact.open_at(open_store(recipe), ArtifactId(f"planned/{kind}", name)) for name in ("whole", "killed")
+    )
+    assert [entry.sha256 for part in killed.record.parts for entry in part.files] == [
+        entry.sha256 for part in whole.record.parts for entry in part.files
+    ]

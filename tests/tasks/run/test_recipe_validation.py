@@ -1,5 +1,6 @@
 """What the sections of a recipe owe each other is checked when it is read, not when a stage comes to it."""
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -267,3 +268,30 @@ def test_the_checks_of_a_recipe_with_models_load_nothing_heavy() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_chunks_that_become_examples_are_cut_by_the_recipe_or_named() -> None:
+    assert "examples.chunks: the recipe cuts no chunks: set [chunks] enabled = true" in refused({"examples.chunks": {}})
+    named = {"of": "mine/chunks@2026.10", "sources": ["books"]}
+    assert DEMO.override({"examples.chunks": named}).stages("finetune") == ("examples",)
+    own = {"chunks.enabled": True, "examples.chunks": {"sources": ["wob"]}}
+    assert 'examples.chunks.sources: the recipe has no source "wob". Did you mean "web"?' in refused(own)
+    assert "are <recipe>/chunks@<version>" in refused({"examples.chunks": {"of": "mine/documents@1"}})
+    assert "chunks are no preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
+
+
+def test_a_fine_tuning_takes_no_place_that_shares_the_model_or_has_several_nodes() -> None:
+    tuned = {"finetune.base": "demo/checkpoint@1", "examples.files": ["/rows.jsonl"]}
+    shared = {"shard": 2, "tensor": 2, "recompute": "full"}
+    text = json.loads(DEMO.override(tuned).text)
+    text["place"]["train"]["layout"] = {"replicate": 2}
+    assert "finetune" in Recipe.from_text(json.dumps(text)).dags, "that is what a fine-tuning does"
+    text["place"]["train"]["layout"] |= shared
+    with pytest.raises(RecipeError) as caught:
+        Recipe.from_text(json.dumps(text))
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
+        f"place.train.layout.{name}" for name in ("shard", "tensor", "recompute")
+    ]
+    assert "has all of the model on each rank of one node" in str(caught.value)
+    text["finetune"]["base"] = ""
+    assert Recipe.from_text(json.dumps(text)).place.train.layout.shard == 2, "a training may"

@@ -278,6 +278,7 @@ def test_a_run_that_was_asked_to_stop_is_told_as_killed_and_not_as_failed(
         raise error
 
     monkeypatch.setattr("tasks.stages.crawl.inject.run", run)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     nowhere = TrackingContext("http://127.0.0.1:9", recipe.name)
     with pytest.raises(type(error)):
         run_stage(recipe, "inject", tracking=nowhere)

@@ -124,7 +124,7 @@ def test_a_crawl_cycle_keeps_the_takedowns_that_it_began_with(recipe: Recipe) ->
 
     def read(stage: str, kind: str, version: str, **current: Artifact) -> list[str]:
         own = ArtifactId(f"smoke/{kind}/p0", version)
-        found = takedowns_in_force(recipe, store, STAGES[stage], own, current)
+        found = takedowns_in_force(recipe, store, STAGES[stage], own, current, {})
         return [str(one.address) for several in found.values() for one in several]
 
     assert read("generate", "fetchlist", "c1") == []

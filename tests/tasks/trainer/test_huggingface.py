@@ -21,6 +21,9 @@ from tasks.trainer.model import Transformer, build
 from tests.corpora import Made
 
 SEQ_LEN, STEPS = 64, 40
+LONG = 210
+"""Tokens of a long text, several times the positions that the model was trained on."""
+PROMPTS = ("The river runs", "café 東京 – don't 123", "import os\n\n\ndef main():\n    ")
 SCALINGS: dict[str, Any] = {
     "none": None,
     "linear": {"kind": "linear", "factor": 2.0},
@@ -29,9 +32,9 @@ SCALINGS: dict[str, Any] = {
 }
 
 
-def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int) -> Transformer:
+def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int, **others: float) -> Transformer:
     """Returns a model whose weights are all random: the head of a new one is zero, and its norms are one."""
-    settings = {"layers": 3, "dim": 64, "heads": 4, "kv_heads": kv_heads, "tie_embeddings": tied}
+    settings = {"layers": 3, "dim": 64, "heads": 4, "kv_heads": kv_heads, "tie_embeddings": tied, **others}
     model = build(ModelConfig.model_validate({**settings, "rope_scaling": SCALINGS[scaling]}), vocab_size, 1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -80,16 +83,53 @@ def test_logits_are_equal_and_greedy_texts_the_same_token_for_token(
     assert len(set(mine)) > 3, "a text that repeats one token would be equal by chance"
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_long_texts_are_the_same_token_for_token_with_every_setting_at_another_value(
+    made: Made, tmp_path: Path, tied: bool, scaling: str
+) -> None:
+    text = made.tokenizer.read("tokenizer.json").decode()
+    vocab_size = len(json.loads(text)["model"]["vocab"])
+    others = {"ffn_multiple": 3.5, "rope_theta": 500_000.0, "norm_eps": 1e-3}
+    ours = model_of(tied, 2, scaling, vocab_size, **others)
+    folder = exported(tmp_path, ours, text)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for prompt in PROMPTS:
+        begun = tokenizer(prompt, return_tensors="pt").input_ids
+        whole = theirs.generate(begun, min_new_tokens=LONG, max_new_tokens=LONG, do_sample=False)
+        with torch.no_grad():
+            logits = ours(whole, torch.zeros_like(whole))[0, begun.shape[1] - 1 : -1]
+        # Each token is the one that our model finds the most likely behind those before it, so a greedy text of ours
+        # is this one; the end of text was forbidden.
+        assert logits[:, 1:].argmax(-1).add(1).tolist() == whole[0, begun.shape[1] :].tolist()
+
+
 def test_the_tokenizer_gives_the_tokens_of_ours(made: Made, tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
     theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.from_str(text)
-    for one in ("Plain words, and 12 numbers.", "  naïve\n\ncafé – 東京", "don't stop"):
+    # Every byte is a token, so any text has tokens; the second half of one is text, too, as models stop anywhere.
+    odd = "".join(map(chr, range(1, 0x300))) + "𝔘🏳️‍🌈\u202e\ufeff\t\r\n \u3000"
+    for one in ("Plain words, and 12 numbers.", "  naïve\n\ncafé – 東京", "don't stop", odd):
         ids = theirs(one).input_ids
         assert ids == [0, *ours.encode(one, add_special_tokens=False).ids]
         assert theirs.decode(ids[1:]) == one
+        for half in (len(ids) // 2, 1 + len(ids) // 2):
+            assert theirs.decode(ids[1:half]) == ours.decode(ids[1:half])
+
+
+def test_end_of_text_is_one_token_where_it_is_meant_and_hidden_where_asked(made: Made, tmp_path: Path) -> None:
+    text = made.tokenizer.read("tokenizer.json").decode()
+    folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    end = theirs.eos_token
+    assert theirs(f"one{end}two").input_ids.count(0) == 2, "before the text, and in it"
+    assert theirs(f"one{end}two", split_special_tokens=True).input_ids.count(0) == 1, "a text that quotes it"
+    assert theirs.decode(theirs(f"one{end}two").input_ids, skip_special_tokens=True) == "onetwo"
+    assert theirs(["a", "b"]).input_ids == [theirs("a").input_ids, theirs("b").input_ids]
 
 
 def test_a_setting_that_the_llama_layout_does_not_have_is_refused_by_name() -> None:

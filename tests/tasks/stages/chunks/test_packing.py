@@ -1,7 +1,9 @@
 """Contract of packing: nothing is lost, nothing exceeds the budget, and what fits it is not divided."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +96,17 @@ def test_an_overlap_begins_with_a_sentence_of_the_same_section() -> None:
             assert before.end > one.start >= before.start
         else:
             assert text[one.start] == "#"
+
+
+@pytest.mark.parametrize("overlap", [0, 16])
+def test_where_a_whole_has_more_tokens_than_its_parts_the_budget_is_kept_all_the_same(overlap: int) -> None:
+    def more_at_seams(texts: Sequence[str]) -> list[int]:
+        """Tokens of a tokenizer that has no token for a word behind a line end."""
+        return [len(one.split()) + 5 * one.strip().count("\n") for one in texts]
+
+    text = "\n\n".join(f"Door {n} of the museum opens at nine. It closes at {n}." for n in range(30))
+    config = ChunksConfig(max_tokens=64, min_tokens=32, overlap_tokens=overlap)
+    found = list(Packer(text, units(text, blocks(text), 64, more_at_seams), config, more_at_seams).chunks())
+    assert [one.tokens for one in found] == more_at_seams([text[one.start : one.end] for one in found])
+    assert max(one.tokens for one in found) <= 64
+    assert not text[found[-1].end :].strip()

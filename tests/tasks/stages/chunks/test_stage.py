@@ -14,7 +14,7 @@ from tests.conftest import run_stage_in
 from tests.corpora import corpus, kept_document
 from tests.taken_down import take_down
 from tests.tasks.stages.chunks.made import WORDS, chunked, rows_of
-from tests.tasks.stages.extract.made_pdf import lines, pdf, show
+from tests.tasks.stages.extract.made_pdf import COURIER, lines, pdf, show
 
 FOOTER = "Every right of the old harbour museum is reserved; write to the office for a licence to copy."
 
@@ -111,6 +111,15 @@ def test_documents_that_are_taken_down_give_no_chunk_and_leave_no_text(tmp_path:
     assert sum(FOOTER in row["text"] for row in rows_of(made)) == 1
 
 
+def extracted_from(folder: Path, file: bytes) -> Artifact:
+    """What extract makes of a PDF file."""
+    folder.mkdir()
+    (folder / "a.pdf").write_bytes(file)
+    source = {"name": "papers", "kind": "pdf", "path": f"{folder}/*.pdf"}
+    config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "parsers": {"pdf": {}}})
+    return run_stage_in(folder, "tasks.stages.extract.stage", config)
+
+
 def papers(folder: Path) -> Artifact:
     """What extract makes of a file of two pages, with an address on the second."""
     body = [f"The door number {n} of the old museum opens at nine in the" for n in range(8)]
@@ -120,11 +129,23 @@ def papers(folder: Path) -> Artifact:
         740,
         ["Windows are opened by ann@example.org in the morning, as soon as", "the sun has come up over the sea."],
     )
-    folder.mkdir()
-    (folder / "a.pdf").write_bytes(pdf([first, second]))
-    source = {"name": "papers", "kind": "pdf", "path": f"{folder}/*.pdf"}
-    config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "parsers": {"pdf": {}}})
-    return run_stage_in(folder, "tasks.stages.extract.stage", config)
+    return extracted_from(folder, pdf([first, second]))
+
+
+def test_a_listing_of_a_pdf_file_is_code_and_its_contents_are_garbage(tmp_path: Path) -> None:
+    said = [f"The door number {n} of the old museum opens at nine in the" for n in range(8)]
+    code = "".join(show(60 + 16 * (n % 3), 560 - 11 * n, f"door_{n}.open(hour={n})", 9, "F3") for n in range(9))
+    contents = lines(60, 740, [f"{n} Of the doors {'. ' * 20}{n * 3}" for n in range(1, 12)])
+    extracted = extracted_from(tmp_path / "papers", pdf([contents, lines(60, 740, said) + code], fonts=COURIER))
+    (path,) = extracted.files("documents/")
+    (document,), (layout,) = extracted.table(path).to_pylist(), rows_of(extracted, "layout/")
+    kept = kept_document(document["url"], document["text"], **{name: document[name] for name in ("id", "source")})
+    settings = {"parts": 1, "min_tokens": 8, "max_tokens": 256}
+    made = chunked(tmp_path / "made", [kept], layouts=[layout], before=[document], **settings)
+    assert {row["reason"] for row in rows_of(made, "rejected/")} == {"contents"}
+    (listing,) = [row for row in rows_of(made) if row["kind"] == "code"]
+    assert "door_0.open(hour=0)\n   door_1.open(hour=1)\n      door_2.open(hour=2)\ndoor_3" in listing["text"]
+    assert listing["pages"] == [2]
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -10,7 +10,10 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.core.errors import InputError
 from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
+from tasks.run.model_lineage import refused
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.extract.config import ExtractConfig
+from tests.tasks.stages.extract.made_pdf import lines, pdf
 
 
 def config_for(*sites, **settings):
@@ -158,6 +161,22 @@ def test_rows_leave_with_a_reason_each(crawl):
     assert status[site.url("/broken")] == "db_unfetched"
     for segment in cycle.segments:
         assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
+    assert refused(cycle.warc) == {"robots_denied": 1, "noindex": 1, "ai_optout": 0}, "what a model's card counts"
+
+
+def test_a_pdf_file_behind_a_link_becomes_a_document_with_pages(crawl, run_stage):
+    said = ["The doors of the old museum open at nine in the morning,", "and the last guests leave at ten."]
+    served = web.Response(body=pdf([lines(60, 700, said)] * 2), content_type="application/pdf")
+    with Site({"/": "<a href=a.pdf>the hours</a>", "/a.pdf": lambda _: served}) as site:
+        cycle = crawl(config_for(site))
+    config = ExtractConfig.model_validate({"parsers": {"pdf": {}}, "min_chars": 1})
+    made = run_stage("tasks.stages.extract.stage", config, {"warc": cycle.warc})
+    rows = [row for path in made.files("documents/") for row in made.table(path).to_pylist()]
+    (found,) = [row for row in rows if row["url"] == site.url("/a.pdf")]
+    assert found["text"] == "\n\n".join([" ".join(said)] * 2)
+    assert (found["warc_file"], found["source"]) != ("", "")
+    (layout,) = [row for path in made.files("layout/") for row in made.table(path).to_pylist()]
+    assert (layout["id"], [one["page"] for one in layout["layout"]]) == (found["id"], [1, 2])
 
 
 def test_a_redirect_to_an_inside_address_is_not_followed(crawl):

@@ -318,7 +318,7 @@ def test_near_copies_are_not_lost_to_versions_that_did_not_look_for_them(tmp_pat
     made = Cycles(tmp_path, DedupConfig(near=False))
     made.run([filler(1)], parts=1)
     made.config = DedupConfig()
-    with pytest.raises(InputError, match="dedup.near is true, and the dedup index of c1 was made with false"):
+    with pytest.raises(InputError, match=r"dedup\.near is true, and the dedup index of c1 was made with false"):
         made.run([filler(2)], parts=1)
 
 
@@ -329,7 +329,18 @@ def test_the_last_version_is_byte_identical_on_any_number_of_workers(tmp_path: P
 
 
 PASSES = (
-    *("leaving-", "fates", "returned-", "sign-", "forgotten-", "recaptured", "earlier-", "part-", "captures-", "newest"),
+    *(
+        "leaving-",
+        "fates",
+        "returned-",
+        "sign-",
+        "forgotten-",
+        "recaptured",
+        "earlier-",
+        "part-",
+        "captures-",
+        "newest",
+    ),
     *("survivors-", "resolved-", "seen-", "c4-part", "c4-again"),
 )
 

@@ -156,6 +156,9 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "million_objects_packed": lambda: _object_stream(1_000_000),
     "million_paths": lambda: _packed_page(b"0 0 m 9 9 l S\n" * 1_000_000),
     "many_characters": lambda: _packed_page(b"BT /F1 9 Tf 9 9 Td " + (b"(" + b"x" * 30_000 + b") Tj ") * 1_000 + b"ET"),
+    "spelt_out_bomb": lambda: _packed_page(
+        b"BT /F1 9 Tf 9 9 Td " + (b"/Span << /ActualText (" + b"x" * 30_000 + b") >> BDC (a) Tj EMC ") * 1_000 + b"ET"
+    ),
     "million_states": lambda: _packed_page(b"q " * 3_000_000),
     "million_arrays": lambda: _packed_page(b"[" * 3_000_000),
     "deep_arrays": lambda: _one_page("[" * 1_000_000 + "]" * 1_000_000),

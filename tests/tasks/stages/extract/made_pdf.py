@@ -85,3 +85,43 @@ def image(width: int = 8, height: int = 8) -> bytes:
 SCANNED = "q 595 0 0 842 0 0 cm /Im Do Q\n"
 """Draws the image `/Im` over the page; needs `resources=IMAGE, others={1000: image()}`."""
 IMAGE = "/XObject << /Im 1000 0 R >>"
+
+
+COURIER = "/F3 << /Type /Font /Subtype /Type1 /BaseFont /Courier >>"
+ANY = "/FU 1100 0 R"
+"""The font of `Letters`."""
+
+
+class Letters:
+    """A font of any letters, each of them a box half a size wide, and what is written with it."""
+
+    def __init__(self, letters: str) -> None:
+        self._codes = {letter: code for code, letter in enumerate(sorted(set(letters)), 0x21)}
+
+    @property
+    def others(self) -> dict[int, bytes]:
+        """Its objects, for `pdf(..., fonts=ANY, others=...)`."""
+        pairs = "\n".join(f"<{code:02x}> <{ord(letter):04x}>" for letter, code in self._codes.items())
+        to_unicode = (
+            "/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapType 2 def\n"
+            "1 begincodespacerange <00> <ff> endcodespacerange\n"
+            f"{len(self._codes)} beginbfchar\n{pairs}\nendbfchar\nendcmap end end"
+        )
+        count = len(self._codes)
+        names = " ".join(f"/g{code}" for code in self._codes.values())
+        procs = " ".join(f"/g{code} 1101 0 R" for code in self._codes.values())
+        return {
+            1100: f"<< /Type /Font /Subtype /Type3 /FontBBox [0 -200 500 800] /FontMatrix [0.001 0 0 0.001 0 0]"
+            f" /FirstChar 33 /LastChar {32 + count} /Widths [{'500 ' * count}] /CharProcs << {procs} >>"
+            f" /Encoding << /Type /Encoding /Differences [33 {names}] >> /ToUnicode 1103 0 R >>".encode(),
+            1101: stream(b"500 0 0 -200 500 800 d1 0 -200 500 1000 re f"),
+            1103: stream(to_unicode.encode()),
+        }
+
+    def show(self, x: float, y: float, text: str, size: float = 10) -> str:
+        """The operators that show a line of letters as they stand from left to right; spaces are left out."""
+        return "".join(
+            f"BT /FU {size} Tf {x + 0.5 * size * at} {y} Td <{self._codes[letter]:02x}> Tj ET\n"
+            for at, letter in enumerate(text)
+            if letter != " "
+        )

@@ -44,7 +44,7 @@ print(json.dumps({
 """
 
 
-# One of each kind of end; all 35 take half a minute.
+# One of each kind of end; all 36 take half a minute.
 FEW = ("truncated", "password", "own_kids", "million_objects", "million_paths", "bomb_in_bomb", "form_in_itself")
 
 

@@ -179,7 +179,7 @@ def documents(artifact: Artifact) -> Iterator[dict[str, Any]]:
         yield from artifact.table(path).to_pylist()
 
 
-@pytest.mark.parametrize(("ending", "several"), [("", 2), (".gz", 4)])
+@pytest.mark.parametrize(("ending", "several"), [("", 2), (".gz", 3)])
 def test_one_file_goes_into_several_parts_with_the_same_bytes_on_any_number_of_workers(
     tmp_path: Path, ending: str, several: int
 ) -> None:

@@ -77,7 +77,7 @@ def test_the_same_bytes_on_any_number_of_workers(
 ) -> None:
     captured = warc_artifact(*([warc(f"http://a.example/{i // 2}")] for i in range(8)))
     config = ExtractConfig(files=sources, parts=4)
-    made = [run_stage(MODULE, config, {"warc": captured}, workers=n, version=f"w{n}") for n in (0, 1, 2, 8)]
+    made = [run_stage(MODULE, config, {"warc": captured}, workers=n, version=f"w{n}") for n in (0, 3)]
     assert {one.record.content for one in made} == {made[0].record.content}
     assert made[0].record.rejected == {"duplicate_capture": 4, "too_short": 1}
 

@@ -55,7 +55,7 @@ def examples(made: Made, tmp_path: Path) -> Make:
     def make(rows: Sequence[object], **settings: object) -> Artifact:
         file = tmp_path / "rows.jsonl"
         file.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
-        config = ExamplesConfig(files=(str(file),), **{"seq_len": 96, **settings})  # type: ignore[arg-type]
+        config = ExamplesConfig(files=(str(file),), **{"seq_len": 96, "heldout_share": 0, **settings})  # type: ignore[arg-type]
         module = "tasks.stages.finetune.examples"
         return run_stage_in(
             tmp_path / "store", module, config, {"tokenizer": made.tokenizer}, kind="examples", max_bad_share=0.5

@@ -1,13 +1,21 @@
 """The stage `examples`: which tokens are learned, and that every row is accounted for."""
 
 import json
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
-from tasks.formats.examples import Examples
+from tasks.core.store import Store
+from tasks.formats.examples import HELDOUT, Examples
+from tasks.formats.heldout import is_heldout
+from tasks.run.external_inputs import external_refs
+from tasks.stages.finetune import examples as stage
+from tasks.stages.finetune.config import ExamplesConfig
+from tests.conftest import run_stage_in
 from tests.corpora import Made
+from tests.s3_server import S3Server
 from tests.tasks.stages.finetune.conftest import Make
 
 
@@ -54,9 +62,45 @@ def test_a_row_that_cannot_be_used_is_named_or_counted(examples: Make) -> None:
     (path,) = artifact.files("quarantine/")
     causes = [json.loads(line)["id"] for line in artifact.read(path).splitlines()]
     assert causes == ["rows.jsonl:2", "rows.jsonl:3", "rows.jsonl:6"]
-    assert [Examples(artifact)[number].line for number in range(3)] == [1, 5, 8]
+    assert [Examples(artifact)[number].origin["line"] for number in range(3)] == [1, 5, 8]
 
 
 def test_rows_without_anything_to_learn_make_no_artifact(examples: Make) -> None:
-    with pytest.raises(InputError, match="none of the 1 rows became an example"):
+    with pytest.raises(InputError, match="none of the 1 rows became an example to learn from"):
         examples([{"messages": [{"role": "user", "content": "a"}]}])
+
+
+def test_a_token_that_reaches_over_the_end_of_the_prompt_is_not_learned(made: Made, examples: Make) -> None:
+    tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
+    both = next(token for token in tokenizer.get_vocab() if token.isascii() and token.isalpha() and len(token) > 1)
+    template = {"assistant": {"before": f" {both[0]}", "after": ""}}
+    found = Examples(examples([{"prompt": "a", "response": f"{both[1:]} z"}], template=template))
+    asked, learned = texts_of(made, found)
+    assert asked == f"### Instruction:\na\n\n {both}"
+    assert learned == " z<|endoftext|>"
+
+
+def test_rows_with_one_prompt_are_on_one_side_and_the_draw_is_the_same_every_time(examples: Make) -> None:
+    rows = [{"prompt": f"a{n % 30}", "response": f"b{n}"} for n in range(60)]
+    artifact = examples(rows, heldout_share=0.3)
+    sides = [Examples(artifact, folder) for folder in ("examples", HELDOUT)]
+    lines = [{one["line"] for n in range(side.sequences) for one in side.sources(n)} for side in sides]
+    assert sum(map(len, lines)) == len(lines[0] | lines[1]) == 60
+    assert artifact.record.metrics["heldout"] == len(lines[1]) > 4
+    assert {(line - 1) % 30 for line in lines[0]}.isdisjoint({(line - 1) % 30 for line in lines[1]})
+    assert {(line - 1) % 30 for line in lines[1]} == {
+        n for n in range(30) if is_heldout(f"### Instruction:\na{n}\n\n### Response:\n", 0.3)
+    }
+
+
+def test_a_file_on_an_object_store_gives_the_same_examples(made: Made, examples: Make, s3: S3Server) -> None:
+    local = examples([{"prompt": f"a{n}", "response": f"b{n}"} for n in range(2000)])
+    (file,) = local.record.config["files"]
+    with Store("s3://sluice/rows").write("rows.jsonl") as remote:
+        remote.write(Path(file).read_bytes())
+    config = ExamplesConfig.model_validate({**local.record.config, "files": ["s3://sluice/rows/rows.jsonl"]})
+    (digest,) = external_refs(stage, config)
+    assert [digest] == list(external_refs(stage, ExamplesConfig.model_validate(local.record.config)))
+    folder, inputs = local.store.root, {"tokenizer": made.tokenizer}
+    there = run_stage_in(folder, stage.__name__, config, inputs, kind="examples", version="remote")
+    assert there.record.content == local.record.content

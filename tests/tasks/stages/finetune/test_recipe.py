@@ -32,10 +32,11 @@ def recipe(made: Made, base: Artifact, tmp_path: Path) -> Recipe:
 def test_a_recipe_is_tuned_and_a_step_of_it_traced(
     recipe: Recipe, base: Artifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert recipe.stages("finetune") == ("examples", "finetune")
+    stages = ("examples", "finetune", "evaluate_tuned", "register_tuned")
+    assert recipe.stages("finetune") == stages
     with pytest.raises(InputError, match="Run the stage examples first"):
         run_stage(recipe, "finetune", version="taught", source_version="dev")
-    for stage in ("examples", "finetune"):
+    for stage in stages:
         assert not run_stage(recipe, stage, version="taught", source_version="dev").skipped
         assert run_stage(recipe, stage, version="taught", source_version="dev").skipped
     record = Artifact.open_at(base.store, ArtifactId("test/finetuned", "taught")).record
@@ -43,6 +44,11 @@ def test_a_recipe_is_tuned_and_a_step_of_it_traced(
         "base": "test/checkpoint@dev",
         "examples": "test/examples@taught",
     }
+    model = Artifact.open_at(base.store, ArtifactId("test/tuned_model", "taught"))
+    assert {ref.role for ref in model.record.inputs} == {"finetuned", "examples", "tokenizer", "tuned_scores"}
+    assert model.record.note == "registered as test-tuned"
+    bare = recipe.override({"finetune.lora.merge": False})
+    assert bare.stages("finetune") == ("examples", "finetune"), "adapters alone are not compared and not registered"
     capsys.readouterr()
     main(["trace", "--recipe", recipe.text, "--version", "taught", "tuned:1"])
     printed = capsys.readouterr().out

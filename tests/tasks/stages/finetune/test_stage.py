@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
@@ -15,10 +12,12 @@ from safetensors.torch import load
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.run.tuned_trace import trace_tuned
 from tasks.trainer import model_file
+from tasks.trainer.environment import LAYOUT
+from tasks.trainer.layout import Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.examples import ExampleBatches
 from tasks.trainer.tuning.method import LoraConfig
@@ -29,20 +28,6 @@ from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
 
 STAGE = "tasks.stages.finetune.stage"
 BASE = "test/checkpoint@dev"
-RUN = """
-import sys
-from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.store import Store
-from tasks.trainer.tuning.config import FinetuneConfig
-from tests.conftest import run_stage_in
-base, rows, folder, config = sys.argv[1:]
-inputs = {
-    "base": Artifact.open_at(Store(base), ArtifactId("test/checkpoint", "dev")),
-    "examples": Artifact.open_at(Store(rows), ArtifactId("test/examples", "dev")),
-}
-settings = FinetuneConfig.model_validate_json(config)
-run_stage_in(folder, "tasks.stages.finetune.stage", settings, inputs, kind="finetuned")
-"""
 
 
 def config(**settings: object) -> FinetuneConfig:
@@ -103,6 +88,15 @@ def test_the_other_kind_of_examples_is_refused(base: Artifact, examples: Make, t
         tune(tmp_path, base, examples(INSTRUCTIONS), config(loss="dpo"))
 
 
+def test_a_place_that_shares_the_model_is_refused_before_anything_is_made(
+    base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LAYOUT, Layout(shard=2).model_dump_json())
+    with pytest.raises(RecipeError, match=r"place\.train\.layout\.shard: 2: .* on each rank of one node"):
+        tune(tmp_path / "refused", base, examples(INSTRUCTIONS), config())
+    assert not list((tmp_path / "refused").rglob("*.json"))
+
+
 def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, examples: Make, tmp_path: Path) -> None:
     rows = examples(INSTRUCTIONS)
     tuned = tune(tmp_path / "store", base, rows, config())
@@ -117,23 +111,6 @@ def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, exam
     assert prompts == {row["prompt"]: n for row in INSTRUCTIONS if (n := text.count(row["prompt"]))}
     with pytest.raises(InputError, match="Its steps are 0 to 15"):
         trace_tuned(tuned.store, "test", "dev", 16)
-
-
-@pytest.mark.soak
-def test_a_killed_run_ends_with_the_same_bytes(base: Artifact, examples: Make, tmp_path: Path) -> None:
-    rows, settings = examples(INSTRUCTIONS), config(lora={"rank": 4}, steps=200, checkpoint_every=10)
-    whole = tune(tmp_path / "whole", base, rows, settings)
-    command = [sys.executable, "-c", RUN, base.store.root, rows.store.root, str(tmp_path / "killed")]
-    stage = subprocess.Popen([*command, settings.model_dump_json()])
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "killed").glob("**/checkpoints/step-00000020")):
-        assert time.monotonic() < deadline
-        assert stage.poll() is None, "the stage ended before it could be killed"
-        time.sleep(0.01)
-    stage.kill()
-    stage.wait()
-    again = tune(tmp_path / "killed", base, rows, settings)
-    assert contents(again) == contents(whole)
 
 
 def contents(artifact: Artifact) -> dict[str, str]:

@@ -40,8 +40,10 @@ def artifact(folder: Path, count: int = 40) -> Artifact:
     output = Output(Store(str(folder)), ArtifactId("test/examples", "dev"), "by-hand")
     files = {"part-0": "first.jsonl", "part-1": "second.jsonl"}
     for name in files:
-        with output.part(name, conserved=False) as part, part.file(f"examples/{name}.arrow") as file:
-            examples.write(file, rows(count))
+        file = f"examples/{name}.arrow"
+        with output.part(name, conserved=False) as part, part.file(file) as raw, examples.Writer(raw) as writer:
+            for row in rows(count):
+                writer.add(row)
     with output.part("summary", conserved=False) as part, part.file(examples.SUMMARY) as file:
         file.write(json.dumps({"seq_len": SEQ_LEN, "files": files}).encode())
     return commit(output, "by hand", 1, Config(), [], Report())

@@ -1,0 +1,54 @@
+"""Which text layers are readable: programs and other scripts are, alphabets and scripts that were mixed up are not."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tasks.formats.pdf.characters import Char, Face, RawPage
+from tasks.formats.pdf.health import health
+
+FACE = Face(10.0)
+PROSE = (
+    "The harbour would be open until the first week of November, and that was what the owners believed as well. " * 4
+)
+CODE = "\\__pdffield_V_handler:nN{#1}\\l__pdffield_tmpa_str \\cs_if_exist:NTF \\l__pdfmgmt_ptxcb_str " * 8
+JAPANESE = "これは文書です。使い方は次の通りです。" * 20
+
+
+def page(text: str, unmapped: Sequence[bool] = ()) -> RawPage:
+    """A page of a text; spaces are those that PDFium puts in."""
+    flags = unmapped or [False] * len(text)
+    chars = [
+        Char(ord(letter), 5.0 * at, 0, 5.0 * at + 5, 10, None if letter == " " else FACE, flag)
+        for at, (letter, flag) in enumerate(zip(text, flags, strict=True))
+    ]
+    return RawPage(1, 600, 800, chars, objects=len(chars))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [PROSE, PROSE + CODE, JAPANESE + CODE, "Двери музея открываются в 9 часов, см. README.txt. " * 20],
+    ids=["prose", "prose_and_code", "code_in_japanese", "russian"],
+)
+def test_text_of_programs_and_of_any_script_can_be_read(text: str) -> None:
+    assert health(page(text)).score < 0.5
+
+
+def test_an_alphabet_that_was_permuted_is_garbled() -> None:
+    garbled = PROSE.lower().translate(str.maketrans("abcdefghijklmnopqrstuvwxyz", "qfghklmnbpqrstvwxdzaceiouy"))
+    assert health(page(garbled)).needs_ocr
+
+
+# As files of XeTeX and ArabTeX really have them.
+@pytest.mark.parametrize("text", ["الAbب الtعlyمyة والأعAmل في الrwایAت ", "कЮम мराठी खाлणаसуधांतү ЙलखाणамयЬ "])
+def test_words_of_letters_of_several_scripts_are_garbled(text: str) -> None:
+    assert health(page(text * 8)).needs_ocr
+
+
+def test_letters_without_a_map_count_if_they_make_no_language() -> None:
+    shifted = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in PROSE)
+    assert health(page(PROSE, [True] * len(PROSE))).score < 0.5
+    assert health(page(shifted, [True] * len(shifted))).needs_ocr
+    glyphs = "ajAe bnfule sidnaA ifesmA enepeYi bAiRef rubAr pezivA blAna " * 8
+    assert health(page(glyphs)).score < 0.5
+    assert health(page(glyphs, [True] * len(glyphs))).needs_ocr

@@ -1,0 +1,136 @@
+"""A run that is killed resumes where it was and ends with the same bytes: examples, and every way to fine-tune."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.store import Store
+from tasks.stages.finetune.config import ExamplesConfig, TunedConfig
+from tests.conftest import run_stage_in
+from tests.corpora import Made
+from tests.kills import die_in, times_of
+from tests.tasks.stages.chunks.made import chunked
+from tests.tasks.stages.chunks.test_stage import pages
+from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
+from tests.tasks.stages.finetune.test_compare import SHORT, beside
+from tests.tasks.stages.finetune.test_stage import config, contents, tune
+
+RUN = """
+import sys
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.store import Store
+from tasks.trainer.tuning.config import FinetuneConfig
+from tests.conftest import run_stage_in
+base, rows, folder, config = sys.argv[1:]
+inputs = {
+    "base": Artifact.open_at(Store(base), ArtifactId("test/checkpoint", "dev")),
+    "examples": Artifact.open_at(Store(rows), ArtifactId("test/examples", "dev")),
+}
+settings = FinetuneConfig.model_validate_json(config)
+run_stage_in(folder, "tasks.stages.finetune.stage", settings, inputs, kind="finetuned")
+"""
+COMPARE = "compare"
+METHODS = {
+    "all weights": ("sft", None),
+    "adapters": ("sft", {"rank": 4}),
+    "adapters on 4 bits": ("sft", {"rank": 4, "base": "nf4"}),
+    "preferences": ("dpo", None),
+    "preferences with adapters": ("dpo", {"rank": 4}),
+}
+
+
+def made_of(source: Path, folder: Path) -> Artifact:
+    """Examples of two files and of chunks, in the store `folder`; what they are made from is in `source`."""
+    files = []
+    for number in range(2):
+        path = source / f"{number}.jsonl"
+        path.write_text("".join(f"{json.dumps({**row, 'id': str(number)})}\n" for row in INSTRUCTIONS))
+        files.append(str(path))
+    store = Store(str(source))
+    inputs = {kind: Artifact.open_at(store, ArtifactId(f"test/{kind}", "dev")) for kind in ("chunks", "tokenizer")}
+    settings = {"files": files, "chunks": {}, "seq_len": 400, "heldout_share": 0.1}
+    examples = ExamplesConfig.model_validate(settings)
+    return run_stage_in(folder, "tasks.stages.finetune.examples", examples, inputs, kind="examples")
+
+
+@pytest.mark.parametrize(
+    "name", ["chunks-", *(pytest.param(name, marks=pytest.mark.soak) for name in ("part-", "summary"))]
+)
+def test_examples_that_were_killed_are_made_to_the_end_with_the_same_bytes(tmp_path: Path, name: str) -> None:
+    chunked(tmp_path, pages(), parts=3)
+    undisturbed = made_of(tmp_path, tmp_path / "whole")
+    program = [sys.executable, "-m", __spec__.name, str(tmp_path), str(tmp_path / "killed"), name]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    artifact = tmp_path / "killed" / "test" / "examples" / "dev"
+    before = times_of(artifact, undisturbed.files())
+    assert before, "it died behind the first part"
+    resumed = made_of(tmp_path, tmp_path / "killed")
+    assert contents(resumed) == contents(undisturbed)
+    assert resumed.record.metrics == undisturbed.record.metrics
+    assert before.items() <= times_of(artifact, undisturbed.files()).items(), "what was committed is not made again"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_fine_tuning_ends_with_the_same_bytes(
+    base: Artifact, examples: Make, tmp_path: Path, method: str
+) -> None:
+    loss, lora = METHODS[method]
+    rows = examples(INSTRUCTIONS) if loss == "sft" else examples(PREFERENCES, kind="preferences")
+    settings = config(loss=loss, lora=lora, steps=120, checkpoint_every=10)
+    whole = tune(tmp_path / "whole", base, rows, settings)
+    command = [sys.executable, "-c", RUN, base.store.root, rows.store.root, str(tmp_path / "killed")]
+    stage = subprocess.Popen([*command, settings.model_dump_json()])
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("**/checkpoints/step-00000020")):
+        assert time.monotonic() < deadline
+        assert stage.poll() is None, "the stage ended before it could be killed"
+        time.sleep(0.01)
+    stage.kill()
+    stage.wait()
+    again = tune(tmp_path / "killed", base, rows, settings)
+    assert contents(again) == contents(whole)
+
+
+@pytest.mark.soak
+def test_a_killed_comparison_scores_only_what_is_left_and_ends_with_the_same_bytes(
+    made: Made, base: Artifact, examples: Make, tmp_path: Path
+) -> None:
+    rows = examples(INSTRUCTIONS, heldout_share=0.3, template=SHORT)
+    beside(base, rows, "killed", steps=2)
+    arguments = [base.store.root, rows.store.root]
+    undisturbed = scored(*arguments, str(tmp_path / "whole"))
+    program = [sys.executable, "-m", __spec__.name, COMPARE, *arguments, str(tmp_path / "killed")]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    before = times_of(tmp_path / "killed" / "test" / "tuned_scores" / "dev", undisturbed.files())
+    assert len(before) >= 2
+    resumed = scored(*arguments, str(tmp_path / "killed"))
+    assert contents(resumed) == contents(undisturbed)
+    assert (
+        before.items() <= times_of(tmp_path / "killed" / "test" / "tuned_scores" / "dev", undisturbed.files()).items()
+    )
+
+
+def scored(models: str, rows: str, folder: str) -> Artifact:
+    """The comparison of the fine-tuning `killed` with its base, into the store `folder`."""
+    inputs = {
+        "finetuned": Artifact.open_at(Store(models), ArtifactId("test/finetuned", "killed")),
+        "examples": Artifact.open_at(Store(rows), ArtifactId("test/examples", "dev")),
+        "tokenizer": Artifact.open_at(Store(models), ArtifactId("test/tokenizer", "dev")),
+    }
+    settings = TunedConfig.model_validate({"evaluate": {"max_tokens": 2_000}})
+    return run_stage_in(folder, "tasks.stages.finetune.compare", settings, inputs, kind="tuned_scores")
+
+
+if __name__ == "__main__" and sys.argv[1] == COMPARE:
+    die_in("tuned.", 1, folder="test/tuned_scores")
+    scored(*sys.argv[2:])
+elif __name__ == "__main__":
+    die_in(sys.argv[3], 1 if sys.argv[3] == "summary" else 2, folder="test/examples")
+    made_of(Path(sys.argv[1]), Path(sys.argv[2]))
