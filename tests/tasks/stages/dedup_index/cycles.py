@@ -58,7 +58,7 @@ class Cycles:
         made = {"extracted": extracted, "duplicates": duplicates, "documents": documents}
         index = self.add_to_index(made, version, workers)
         self.indexes.append(index)
-        self.made.append({**judged, "documents": documents, "index": index})
+        self.made.append({**inputs, **made, "index": index})
         return self.made[-1]
 
     def add_to_index(self, made: dict[str, Artifact], version: str, workers: int = 0) -> Artifact:
