@@ -2,10 +2,11 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, fingerprint
@@ -26,8 +27,23 @@ settings.load_profile("ci")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records the duration of each test if the environment variable of `tests.times` is set."""
+    """Records durations if the variable of `tests.times` is set; looks for doctests only where there are some."""
     record(config)
+    config.pluginmanager.register(DoctestsWhereThereAreSome(), "sluice-doctests")
+
+
+class DoctestsWhereThereAreSome:
+    """Leaves out modules without an example: each would be imported, and searched, by every process that collects."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        """Returns the collectors of a file but that of its doctests if there are none."""
+        found = yield
+        if file_path.suffix != ".py" or b">>> " in file_path.read_bytes():
+            return found
+        return [collector for collector in found if not isinstance(collector, DoctestModule)]
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

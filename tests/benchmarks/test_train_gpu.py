@@ -1,20 +1,31 @@
 """The sweep on a GPU, in small on a CPU: everything runs, is written, and keeps to its time."""
 
+import importlib
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks import train_gpu
-from benchmarks.train_gpu import SWEEP, TINY, Sweep
 from tasks.trainer.sizes import SIZES
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-CONFIGURATIONS = sum(map(len, TINY.values()))
+
+
+@pytest.fixture(scope="module")
+def train_gpu() -> ModuleType:
+    """Imported for a test, and not by whoever collects it: torch._dynamo comes along, a CPU-second."""
+    return importlib.import_module("benchmarks.train_gpu")
+
+
+@pytest.fixture
+def configurations(train_gpu: ModuleType) -> int:
+    """How many configurations the tiny sweep has."""
+    return sum(map(len, train_gpu.TINY.values()))
 
 
 @pytest.fixture(autouse=True)
@@ -25,35 +36,41 @@ def one_rank_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def test_kernels_are_compared_steps_timed_and_the_first_configuration_profiled(tmp_path: Path) -> None:
-    Sweep(tmp_path / "figures.json", 60.0, tiny=True).run()
+def test_kernels_are_compared_steps_timed_and_the_first_configuration_profiled(
+    train_gpu: ModuleType, configurations: int, tmp_path: Path
+) -> None:
+    train_gpu.Sweep(tmp_path / "figures.json", 60.0, tiny=True).run()
     figures = json.loads((tmp_path / "figures.json").read_text())
     flex = figures["parity"]["kernels"]["flex"]
     assert flex["equal"]
     assert flex["leak"] == 0
-    assert [line.get("failed") for line in figures["configurations"]] == [None] * CONFIGURATIONS
+    assert [line.get("failed") for line in figures["configurations"]] == [None] * configurations
     assert {line["precision"] for line in figures["configurations"]} == {"bf16", "fp8"}
     assert all(line["tokens_per_s"] > 0 and math.isfinite(line["loss"]) for line in figures["configurations"])
     assert figures["profile"]["top"][0]["ms_per_step"] > 0
 
 
-def test_what_does_not_fit_is_noted_and_the_next_one_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_noted_and_the_next_one_tried(
+    train_gpu: ModuleType, configurations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(train_gpu, "engine_of", full)
     monkeypatch.setattr(train_gpu, "parity", lambda *arguments: {})
-    Sweep(tmp_path / "figures.json", 60.0, tiny=True).run()
+    train_gpu.Sweep(tmp_path / "figures.json", 60.0, tiny=True).run()
     lines = json.loads((tmp_path / "figures.json").read_text())["configurations"]
-    assert [line["failed"] for line in lines] == ["out of memory"] * CONFIGURATIONS
+    assert [line["failed"] for line in lines] == ["out of memory"] * configurations
 
 
-def test_what_the_time_does_not_last_for_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_time_does_not_last_for_is_listed(
+    train_gpu: ModuleType, configurations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train_gpu, "parity", lambda *arguments: {})
-    Sweep(tmp_path / "figures.json", 0.0, tiny=True).run()
+    train_gpu.Sweep(tmp_path / "figures.json", 0.0, tiny=True).run()
     lines = json.loads((tmp_path / "figures.json").read_text())["configurations"]
-    assert ["not_run" in line for line in lines] == [True] * CONFIGURATIONS
+    assert ["not_run" in line for line in lines] == [True] * configurations
 
 
-def test_the_sweep_names_sizes_that_there_are() -> None:
-    assert {variant.size for variant in SWEEP} <= SIZES.keys()
+def test_the_sweep_names_sizes_that_there_are(train_gpu: ModuleType) -> None:
+    assert {variant.size for variant in train_gpu.SWEEP} <= SIZES.keys()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM
 
 from tasks.core.artifact import Artifact
 from tasks.run.tracking import TrackingContext
@@ -95,6 +94,8 @@ def test_a_registered_model_is_served_and_its_folder_loads_in_transformers(tmp_p
     assert answer == TextModel(data).predict(PROMPTS, {"max_tokens": 8})
     assert any(answer)
     assert "# Model of test/checkpoint@dev" in (data / "README.md").read_text()
+    from transformers import AutoModelForCausalLM
+
     assert AutoModelForCausalLM.from_pretrained(data).num_parameters() > 0
 
 

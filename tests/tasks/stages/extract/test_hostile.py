@@ -42,9 +42,9 @@ READ = {
     + PROSE.encode() * 4,
 }
 REFUSED = {
-    "too_large": b"<p>" + b"lorem ipsum " * 8_500_000,
-    "nesting": b"<div>" * 1_000_000 + PROSE.encode() * 4,
-    "attributes": b"<p " + b"a=b " * 500_000 + b">" + PROSE.encode() * 4,
+    "too_large": lambda: b"<p>" + b"lorem ipsum " * 8_500_000,
+    "nesting": lambda: b"<div>" * 1_000_000 + PROSE.encode() * 4,
+    "attributes": lambda: b"<p " + b"a=b " * 500_000 + b">" + PROSE.encode() * 4,
 }
 
 
@@ -76,9 +76,9 @@ def test_a_page_that_only_looks_dangerous_is_read(outcome: Callable[..., Artifac
 
 @pytest.mark.parametrize(("reason", "body"), REFUSED.items(), ids=REFUSED)
 def test_a_page_made_to_harm_is_rejected_with_its_reason(
-    outcome: Callable[..., Artifact], reason: str, body: bytes
+    outcome: Callable[..., Artifact], reason: str, body: Callable[[], bytes]
 ) -> None:
-    made = outcome(body)
+    made = outcome(body())
     assert made.record.rejected == {reason: 1}
     assert set(texts(made)) == {"b.example"}
 
@@ -107,7 +107,7 @@ def test_a_worker_stays_below_1500_megabytes_whatever_it_reads(
     warc_artifact: Callable[..., Artifact], warc: Make, tmp_path: Path
 ) -> None:
     big = [b"<p>" + b"lorem ipsum %d " % n * 850_000 for n in range(4)]
-    hard = [b"<p>x" * 3_900_000, b"<p>" + ("\U0001f600" + "a" * 7_000_000).encode(), REFUSED["too_large"]]
+    hard = [b"<p>x" * 3_900_000, b"<p>" + ("\U0001f600" + "a" * 7_000_000).encode(), REFUSED["too_large"]()]
     warc_artifact([*(warc(f"http://{n}.example/", body) for n, body in enumerate([*big, *hard])), warc()])
     program = (
         "import resource, sys; from pathlib import Path; from tests.conftest import run_stage_in;"

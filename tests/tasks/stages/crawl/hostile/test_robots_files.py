@@ -6,7 +6,6 @@ from hostile_web import HEAD, NOT_FOUND, endless, page, redirect
 
 OPEN = b"User-agent: *\nDisallow: /private\n"
 SHUT = b"User-agent: *\nDisallow: /\n"
-HUNDRED_MB = b"# nothing\n" * (10 << 20)
 
 
 def text(body, *headers, status="200 OK"):
@@ -17,33 +16,45 @@ def status(line, *headers):
     return page(b"", *headers, status=line)
 
 
-ALLOWED = {
-    "none": NOT_FOUND,
-    "forbidden": status("403 Forbidden"),
-    "gone": status("410 Gone"),
-    "empty": text(b""),
-    "100 MB": text(OPEN + HUNDRED_MB + SHUT),
-    "a page": page(b"<!DOCTYPE html>\n<html><head><title>Not found</title></head>\n<body>User-agent: x</body></html>"),
-    "star bomb": text(b"User-agent: *\nDisallow: /" + b"*a" * 8000 + b"b"),
-    "100k groups": text(b"".join(b"User-agent: bot%d\nDisallow: /\n\n" % number for number in range(100_000))),
-    "25k rules": text(b"User-agent: *\n" + b"Disallow: /*a*b*c*d*e$\n" * 25_000),
-    "bomb": text(gzip.compress(OPEN + HUNDRED_MB), "Content-Encoding: gzip"),
-    "Crawl-delay nan": text(OPEN + b"Crawl-delay: nan"),
-    "Crawl-delay inf": text(OPEN + b"Crawl-delay: inf"),
-    "Crawl-delay -1": text(OPEN + b"Crawl-delay: -1"),
-    "Crawl-delay of 5000 digits": text(OPEN + b"Crawl-delay: " + b"9" * 5000),
-}
-DENIED = {
-    "100 MB that forbid at once": text(SHUT + HUNDRED_MB),
-    "UTF-8 with a mark": text(b"\xef\xbb\xbf" + SHUT),
-    "UTF-16": text(SHUT.decode().encode("utf-16")),
-    "UTF-16 of the other end": text(b"\xfe\xff" + SHUT.decode().encode("utf-16-be")),
-    "NULs": text(b"\0\0" + SHUT.replace(b"\n", b"\0\n\0")),
-    "CR only": text(SHUT.replace(b"\n", b"\r")),
-    "in the midst of a page": page(b"<html><body>\n" + SHUT + b"</body></html>"),
-    "stars": text(b"User-agent: *\nDisallow: " + b"*" * 10_000),
-    "endless": endless(HEAD + b"\r\n" + SHUT, b"# more\n" * 10_000),
-}
+def hundred_mb():
+    return b"# nothing\n" * (10 << 20)
+
+
+def allowing():
+    return {
+        "none": NOT_FOUND,
+        "forbidden": status("403 Forbidden"),
+        "gone": status("410 Gone"),
+        "empty": text(b""),
+        "100 MB": text(OPEN + hundred_mb() + SHUT),
+        "a page": page(
+            b"<!DOCTYPE html>\n<html><head><title>Not found</title></head>\n<body>User-agent: x</body></html>"
+        ),
+        "star bomb": text(b"User-agent: *\nDisallow: /" + b"*a" * 8000 + b"b"),
+        "100k groups": text(b"".join(b"User-agent: bot%d\nDisallow: /\n\n" % number for number in range(100_000))),
+        "25k rules": text(b"User-agent: *\n" + b"Disallow: /*a*b*c*d*e$\n" * 25_000),
+        "bomb": text(gzip.compress(OPEN + hundred_mb()), "Content-Encoding: gzip"),
+        "Crawl-delay nan": text(OPEN + b"Crawl-delay: nan"),
+        "Crawl-delay inf": text(OPEN + b"Crawl-delay: inf"),
+        "Crawl-delay -1": text(OPEN + b"Crawl-delay: -1"),
+        "Crawl-delay of 5000 digits": text(OPEN + b"Crawl-delay: " + b"9" * 5000),
+    }
+
+
+def denying():
+    return {
+        "100 MB that forbid at once": text(SHUT + hundred_mb()),
+        "UTF-8 with a mark": text(b"\xef\xbb\xbf" + SHUT),
+        "UTF-16": text(SHUT.decode().encode("utf-16")),
+        "UTF-16 of the other end": text(b"\xfe\xff" + SHUT.decode().encode("utf-16-be")),
+        "NULs": text(b"\0\0" + SHUT.replace(b"\n", b"\0\n\0")),
+        "CR only": text(SHUT.replace(b"\n", b"\r")),
+        "in the midst of a page": page(b"<html><body>\n" + SHUT + b"</body></html>"),
+        "stars": text(b"User-agent: *\nDisallow: " + b"*" * 10_000),
+        "endless": endless(HEAD + b"\r\n" + SHUT, b"# more\n" * 10_000),
+    }
+
+
 UNAVAILABLE = {
     "500": status("500 Oops"),
     "503": status("503 Busy"),
@@ -68,7 +79,7 @@ def test_robots_files_of_every_kind_mean_go_stay_or_not_this_time(web, crawl):
     def hosts(robots):
         return {name: web.host(page(b"x"), robots=answer) for name, answer in robots.items()}
 
-    allowed, denied, unavailable, postponed = map(hosts, (ALLOWED, DENIED, UNAVAILABLE, POSTPONED))
+    allowed, denied, unavailable, postponed = map(hosts, (allowing(), denying(), UNAVAILABLE, POSTPONED))
     found = crawl(*allowed.values(), *denied.values(), *unavailable.values(), *postponed.values())
     assert found.reasons(allowed) == dict.fromkeys(allowed, "")
     assert found.reasons(denied) == dict.fromkeys(denied, "robots_denied")

@@ -5,30 +5,33 @@ import gzip
 from hostile_web import HEAD, TDMREP, endless, page, redirect
 
 RESERVED = b'[{"location": "/", "tdm-reservation": 1}]'
-HUNDRED_MB = b" " * (100 << 20)
 
 
 def file(body, *headers):
     return page(body, *headers, kind="application/json")
 
 
-HOSTILE = {
-    "100 MB": file(RESERVED + HUNDRED_MB),
-    "bomb": file(gzip.compress(RESERVED + HUNDRED_MB), "Content-Encoding: gzip"),
-    "endless": endless(HEAD + b"\r\n" + RESERVED, b" " * 65536),
-    "drip": endless(HEAD + b"\r\n", b"[", 0.2),
-    "silence": endless(b"", b"", 0.5),
-    "no HTTP": b"SSH-2.0-x\r\n",
-    "brackets": file(b"[" * 200_000 + b"]" * 200_000),
-    "a number of 400,000 digits": file(b"[" + b"9" * 400_000 + b"]"),
-    "broken coding": file(RESERVED, "Content-Encoding: br"),
-    "to the network": redirect("http://10.0.0.1/tdmrep.json"),
-    "to metadata": redirect("http://169.254.169.254/latest/meta-data/"),
-    "to a file": redirect("file:///etc/passwd"),
-    "to itself": redirect(TDMREP),
-    "to 1 MB": redirect("/" + "a" * (1 << 20)),
-    "Retry-After -1": page(b"", "Retry-After: -1", status="503 Busy"),
-}
+def hostile():
+    hundred_mb = b" " * (100 << 20)
+    return {
+        "100 MB": file(RESERVED + hundred_mb),
+        "bomb": file(gzip.compress(RESERVED + hundred_mb), "Content-Encoding: gzip"),
+        "endless": endless(HEAD + b"\r\n" + RESERVED, b" " * 65536),
+        "drip": endless(HEAD + b"\r\n", b"[", 0.2),
+        "silence": endless(b"", b"", 0.5),
+        "no HTTP": b"SSH-2.0-x\r\n",
+        "brackets": file(b"[" * 200_000 + b"]" * 200_000),
+        "a number of 400,000 digits": file(b"[" + b"9" * 400_000 + b"]"),
+        "broken coding": file(RESERVED, "Content-Encoding: br"),
+        "to the network": redirect("http://10.0.0.1/tdmrep.json"),
+        "to metadata": redirect("http://169.254.169.254/latest/meta-data/"),
+        "to a file": redirect("file:///etc/passwd"),
+        "to itself": redirect(TDMREP),
+        "to 1 MB": redirect("/" + "a" * (1 << 20)),
+        "Retry-After -1": page(b"", "Retry-After: -1", status="503 Busy"),
+    }
+
+
 # Some 13,000 rules, none of which holds, and patterns that would cost a regular expression for ever.
 COSTLY = {
     "13k rules": file(b"[" + b",".join([b'{"location":"/x*y","tdm-reservation":1}'] * 13_000) + b"]"),
@@ -37,7 +40,7 @@ COSTLY = {
 
 
 def test_a_hostile_file_costs_its_host_no_page_and_nobody_else_anything(web, crawl):
-    hosts = {name: web.host(page(b"x"), tdm=answer) for name, answer in {**HOSTILE, **COSTLY}.items()}
+    hosts = {name: web.host(page(b"x"), tdm=answer) for name, answer in {**hostile(), **COSTLY}.items()}
     reserved = web.host(page(b"x"), tdm=file(RESERVED))
     found = crawl(*hosts.values(), reserved)
     assert found.reasons(hosts) == dict.fromkeys(hosts, "")
