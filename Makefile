@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 TESTABLE := $(VENV)/.testable
+ORACLES := $(VENV)/oracles
 TIMES := $(VENV)/.times
 PYTEST := $(BIN)/python -m pytest
 PYTHON ?= $(firstword $(foreach name,python3.11 python3 python,$(shell \
@@ -18,7 +19,7 @@ WORKERS ?= 4
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo finetune up down status test lint unit system soak kind kind-down clean
+.PHONY: help install models demo finetune up down status test lint unit oracles system soak kind kind-down clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +61,7 @@ status: $(INSTALLED) ## show what runs
 
 test: ## everything that must be true, and where the time went
 	@rm -rf $(TIMES)
-	@status=0; for part in lint unit system; do \
+	@status=0; for part in lint unit oracles system; do \
 	  SLUICE_TEST_TIMES='$(abspath $(TIMES))' $(MAKE) --no-print-directory $$part || { status=$$?; break; }; done; \
 	  $(BIN)/python -m tests.times $(TIMES); exit $$status
 
@@ -74,7 +75,19 @@ lint: $(TESTABLE) ## style, types, import rules
 # order of their files, and who has none left takes some from the others: a file with one long test holds nobody up, and
 # what a module shares is mostly made once.
 unit: $(TESTABLE) models ## tests of the parts: seconds to minutes
-	$(PYTEST) -m 'not system and not soak' -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m 'not system and not soak and not oracle' -n $(WORKERS) --dist worksteal
+
+# What is in .venv is found through a .pth file, so only what is missing is installed, and nothing of .venv changes.
+$(ORACLES)/.installed: tests/oracles.txt $(TESTABLE)
+	rm -rf $(ORACLES)
+	$(BIN)/python -m venv $(ORACLES)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(ORACLES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sluice.pth"
+	$(ORACLES)/bin/python -m pip install --disable-pip-version-check --quiet --requirement tests/oracles.txt
+	@touch $@
+
+oracles: $(ORACLES)/.installed models ## fine-tuning and scores beside trl, PEFT, bitsandbytes and lm-eval
+	$(ORACLES)/bin/python -m pytest -m oracle tests/tasks
 
 # Two calls: the tests in k8s/ give their process an Airflow home of its own, which the stack must not inherit.
 system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, Dask and a browser

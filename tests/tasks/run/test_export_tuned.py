@@ -132,9 +132,11 @@ def test_a_whole_model_computes_in_transformers_what_was_trained(
     )
 
 
+@pytest.mark.oracle("peft")
 @pytest.mark.parametrize("targets", [["wq", "wv"], ["wq", "wk", "wv", "wo", "w1", "w2", "w3"]])
 def test_adapters_compute_in_peft_what_was_trained(folder: Path, tmp_path: Path, targets: list[str]) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed: tests/oracles.txt")
+    import peft
+
     model = tuned(
         folder, f"adapter-{len(targets)}", lora={"rank": 4, "alpha": 12.0, "targets": targets, "merge": False}
     )

@@ -42,8 +42,8 @@ def test_without_lm_eval_the_error_names_the_extra(model_folder: Path, monkeypat
         for_lm_eval(model_folder)
 
 
+@pytest.mark.oracle("lm_eval")
 def test_scores_are_those_of_lm_eval(model_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'sluice[lm-eval]'")
     from benchmarks.lm_eval import compared, ours, theirs
 
     tasks = tasks_in(tmp_path)

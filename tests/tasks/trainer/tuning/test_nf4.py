@@ -30,9 +30,11 @@ def test_zero_stays_zero() -> None:
     assert torch.equal(dequantise(*quantise(given), given.shape), given)
 
 
+@pytest.mark.oracle("bitsandbytes")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_codes_scales_and_error_are_those_of_bitsandbytes(shape: tuple[int, ...]) -> None:
-    bitsandbytes = pytest.importorskip("bitsandbytes.functional", reason="bitsandbytes is not installed")
+    import bitsandbytes.functional as bitsandbytes
+
     given = weight(shape)
     packed, state = bitsandbytes.quantize_nf4(given, blocksize=64)
     codes, scales = quantise(given)

@@ -35,7 +35,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def trainer_of(policy: LlamaForCausalLM, reference: LlamaForCausalLM, folder: Path) -> Any:
-    trl = pytest.importorskip("trl", reason="trl is not installed: tests/oracles.txt")
+    import trl
     from datasets import Dataset
 
     rows = [
@@ -51,6 +51,7 @@ def trainer_of(policy: LlamaForCausalLM, reference: LlamaForCausalLM, folder: Pa
     return trl.DPOTrainer(policy, reference, args, train_dataset=data, processing_class=tokenizer())
 
 
+@pytest.mark.oracle("trl")
 def test_loss_and_gradient_are_those_of_trl(tmp_path: Path) -> None:
     policy, reference = model(), build(MODEL, VOCABULARY, 1)
     policy.keep_reference()
