@@ -193,18 +193,24 @@ for stage in STAGES.values():
 """
 
 GPU_PODS = """
-[promote]
-enabled = true
 [place.train]
 where = "kubernetes"
 [place.kubernetes]
 image = "sluice/trainer:0.1.0"
-nodes = 2
+"""
+GANG = "nodes = 2\n[promote]\nenabled = true\n"
+TUNED = """
+[examples]
+files = ["/data/instructions.jsonl"]
+[finetune]
+base = "placed/checkpoint@dev"
+steps = 10
 """
 
 
 def test_every_stage_that_needs_torch_runs_where_torch_is(recipes, dag_bag):
-    recipes("placed", GPU_PODS)
+    recipes("placed", GPU_PODS + GANG)
+    recipes("tuned", GPU_PODS + TUNED)
     in_pods = {
         getattr(task, "stage", "") or task.partial_kwargs["stage"]
         for dag in dag_bag().dags.values()
@@ -213,7 +219,7 @@ def test_every_stage_that_needs_torch_runs_where_torch_is(recipes, dag_bag):
     }
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, cwd=ROOT)
     elsewhere = set(done.stdout.split()) - in_pods
-    assert in_pods == {"canary", "train", "evaluate", "compare"}
+    assert in_pods == {"canary", "train", "evaluate", "compare", "finetune", "evaluate_tuned"}
     assert ("torch" in closure(wanted("airflow"))) == bool(elsewhere), elsewhere
 
 

@@ -5,12 +5,11 @@ got a connection, which of them were granted, and what the fetch log says.
 """
 
 import json
-import socket
 import sys
 from pathlib import Path
 
 from tests.tasks.stages.crawl.hostile.name_server import NameServer, addresses
-from tests.tasks.stages.crawl.hostile.private_net import NAMES, PUBLIC, SECOND, SETTINGS, crawl, up
+from tests.tasks.stages.crawl.hostile.private_net import NAMES, PUBLIC, SECOND, SETTINGS, crawl, reach, up
 from tests.tasks.stages.crawl.hostile.web import Web, page, redirect
 
 INSIDE = ("10.20.0.5", "10.20.0.6", "10.20.0.7", "10.99.0.1", "169.254.169.254", "100.100.100.200", "fd00:ec2::254")
@@ -48,7 +47,7 @@ def main() -> None:
         }
         inside |= {f"{PUBLIC} {port}": web.host(page(b"port"), address=PUBLIC, port=port) for port in (81, 82, 8080)}
         for host in inside.values():  # each of them could be reached
-            socket.create_connection((host.address, host.port), 5).close()
+            reach(host.address, host.port)
         while any(not host.connections for host in inside.values()):
             pass
         before = {name: host.connections for name, host in inside.items()}

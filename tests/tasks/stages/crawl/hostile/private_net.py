@@ -97,7 +97,7 @@ def main() -> None:
         }
         private |= {f"{PUBLIC} {port}": web.host(page(b"secret"), address=PUBLIC, port=port) for port in PORTS}
         for host in private.values():  # each of them could be reached
-            _reach(host.address, host.port)
+            reach(host.address, host.port)
         while any(not host.connections for host in private.values()):
             pass
         before = {name: host.connections for name, host in private.items()}
@@ -107,7 +107,7 @@ def main() -> None:
     print(json.dumps({"reached": reached, "rows": rows, "servers": len(private)}))
 
 
-def _reach(address: str, port: int, limit_s: float = 10) -> None:
+def reach(address: str, port: int, limit_s: float = 10) -> None:
     """Connects once; on a loaded machine the kernel adds the route of a new IPv6 address some time after it."""
     deadline = time.monotonic() + limit_s
     while True:
