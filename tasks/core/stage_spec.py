@@ -56,6 +56,7 @@ class StageSpec:
         takedowns: role in which it reads the takedowns in force (`tasks.formats.tombstones`), of any version, where
             there are some; of its own recipe and of those whose artifacts it names. "": it reads none.
         takedowns_if: dotted recipe field; takedowns are read where it is true. "": always.
+        tokenizer_of_base: whether its input `tokenizer` is that of the base of a fine-tuning where the recipe has none.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
         conditional: whether it runs only where the property `active` of its section of the recipe is true.
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
@@ -79,6 +80,7 @@ class StageSpec:
     previous_as: str = ""
     takedowns: str = ""
     takedowns_if: str = ""
+    tokenizer_of_base: bool = False
     mapped: bool = False
     conditional: bool = False
     reads_web: bool = False

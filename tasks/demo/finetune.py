@@ -19,7 +19,7 @@ from tasks.demo.report import RunArtifacts
 from tasks.demo.screen import Screen
 from tasks.demo.seeds import RunRequest, run_request
 from tasks.demo.tuned_report import report
-from tasks.run import lineage
+from tasks.formats.tokens.origin import tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
 
 RECIPE = "manuals"
@@ -37,7 +37,7 @@ class Base:
     @classmethod
     def of(cls, checkpoint: Artifact) -> "Base":
         """Returns the base of a checkpoint; raises InputError where its records do not lead to its tokenizer."""
-        tokenizer = lineage.chain_of(checkpoint).get("tokenizer")
+        tokenizer = tokenizer_of(checkpoint)
         if tokenizer is None:
             raise InputError(f"the tokenizer of {checkpoint.address} is gone", "name another model with BASE=")
         return cls(checkpoint, checkpoint.store.url(f"{tokenizer.path}/tokenizer.json"))

@@ -46,7 +46,8 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     """
     artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
     tuned = tuned or kind == ADAPTER
-    for needed, stage in ((KIND, "finetune") if tuned else ("checkpoint", "train"), ("tokenizer", "tokenizer")):
+    of_training = (("checkpoint", "train"), ("tokenizer", "tokenizer"))
+    for needed, stage in ((KIND, "finetune"),) if tuned else of_training:
         if needed not in artifacts:
             hint = "; or export the fine-tuned model with --tuned" if KIND in artifacts else ""
             raise InputError(f"{recipe}@{version} has no {needed}", f"run the stage {stage} first{hint}")

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.example_readings import KIND
+from tasks.formats.tokens.origin import tokenizer_of
 from tasks.run.catalogue import MAKERS
 from tasks.run.tuned_card import tuned_card
 from tasks.trainer.chat_template import chat_template
@@ -87,5 +88,7 @@ def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
     """Returns the model, the content of its `model.json`, its `tokenizer.json` and its chat template."""
     model = artifacts[KIND]
     described, run = (json.loads(model.read(name)) for name in ("model.json", "run.json"))
-    tokenizer = artifacts["tokenizer"].read("tokenizer.json").decode()
-    return model, described, tokenizer, chat_template(run["template"])
+    tokenizer = tokenizer_of(model)
+    if tokenizer is None:
+        raise InputError(f"the tokenizer of {model.address} is gone", "restore it, or make it again with the examples")
+    return model, described, tokenizer.read("tokenizer.json").decode(), chat_template(run["template"])

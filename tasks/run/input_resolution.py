@@ -17,6 +17,7 @@ from tasks.core.groups import group_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import StageSpec
 from tasks.core.store import Store
+from tasks.run.base_inputs import TOKENIZER, tokenizer_of_base
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
 from tasks.run.lineage import artifact_of_version
@@ -125,7 +126,11 @@ def _current_inputs(
             "(source_version)",
         )
 
-    found: Found = {role: opened(kind.replace("*", member)) for role, kind in spec.inputs.items()}
+    borrowed: Found = {}
+    if spec.tokenizer_of_base and not recipe.has(MAKERS[TOKENIZER]):
+        borrowed[TOKENIZER] = tokenizer_of_base(recipe, store, version)
+    own = {role: kind.replace("*", member) for role, kind in spec.inputs.items() if role not in borrowed}
+    found: Found = {**{role: opened(kind) for role, kind in own.items()}, **borrowed}
     for role, kind in spec.optional_inputs.items():
         if recipe.has(MAKERS[kind]) and (role not in spec.optional_if or recipe.field(spec.optional_if[role])):
             found[role] = opened(kind)

@@ -42,7 +42,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
 
 def _makes(sections: Sections) -> Iterator[str]:
     """Checks that the assets that an asset is made from are made too."""
-    if not sections.makes:
+    if not sections.makes and not {"examples", "finetune"} <= sections.given:
         yield (
             "the recipe makes nothing: give it a section, such as [crawl], [[extract.files]] or [train], or say what "
             "in makes"

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.artifact import Artifact
 from tasks.core.config import changes
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
+from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
@@ -136,19 +137,11 @@ def _shown(value: Any) -> str:
 def _check_tokenizer(checkpoint: Artifact, theirs: str, ours: str) -> None:
     if theirs == ours:
         return
-    path = _tokenizer_file(checkpoint)
+    found = tokenizer_of(checkpoint)
+    path = found.store.url(f"{found.path}/tokenizer.json") if found else ""
     remedy = f'set [tokenizer] file = "{path}"' if path else "import its tokenizer.json with [tokenizer] file"
     raise InputError(
         f"[train] init_from: {checkpoint.address} was trained with the tokenizer {theirs[:16]}, and the tokens of this "
         f"run were made with {ours[:16]}: the same weights would stand for other tokens",
         f"{remedy} and make the tokens again, or leave out init_from",
     )
-
-
-def _tokenizer_file(checkpoint: Artifact) -> str:
-    """Returns where the `tokenizer.json` of a checkpoint lies; "" where its records do not lead to it any more."""
-    found: Artifact | None = checkpoint
-    for role in ("shards", "tokenizer"):
-        ref = next((ref for ref in found.record.inputs if ref.role == role), None) if found else None
-        found = Artifact.find(checkpoint.store, ArtifactId.parse(ref.address)) if ref else None
-    return checkpoint.store.url(f"{found.path}/tokenizer.json") if found else ""

@@ -10,6 +10,9 @@ ROLE = "initial"
 """Role of the origin among the inputs of a training."""
 BASE = "base"
 """Role of the origin among the inputs of a fine-tuning."""
+_LEARNED_FROM = ("shards", "examples")
+"""Roles of the tokens among the inputs of a training or a fine-tuning."""
+_TOKENIZER = "tokenizer"
 
 
 def origin_ref(model: Artifact) -> InputRef | None:
@@ -45,3 +48,12 @@ def origin_refs(model: Artifact) -> list[InputRef]:
         origin = Artifact.find(model.store, ArtifactId.parse(ref.address))
         at = origin if origin and origin.record.content == ref.content else None
     return found
+
+
+def tokenizer_of(model: Artifact) -> Artifact | None:
+    """Returns the tokenizer that the tokens of a model were made with; None where its records do not lead to it."""
+    learned_from = next((ref for ref in model.record.inputs if ref.role in _LEARNED_FROM), None)
+    tokens = Artifact.find(model.store, ArtifactId.parse(learned_from.address)) if learned_from else None
+    ref = next((ref for ref in tokens.record.inputs if ref.role == _TOKENIZER), None) if tokens else None
+    found = Artifact.find(model.store, ArtifactId.parse(ref.address)) if ref else None
+    return found if found and ref and found.record.content == ref.content else None

@@ -28,7 +28,10 @@ def rows(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[s
                 if not isinstance(row, dict):
                     raise ValueError("the line is no JSON object")
                 texts = _RENDER[config.kind](row, config.template)
-            except ValueError as error:
+                name = str(row.get("id", ""))
+                for text in (name, *(text for some in texts for text, _ in some)):
+                    text.encode()  # raises for half of a surrogate pair, as JSON's escapes can have
+            except (ValueError, RecursionError) as error:
                 part.quarantine(f"{Path(path).name}:{number}", error)
                 continue
-            yield {"line": number, "id": str(row.get("id", ""))}, texts, asked(texts)
+            yield {"line": number, "id": name}, texts, asked(texts)

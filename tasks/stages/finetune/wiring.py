@@ -10,6 +10,7 @@ STAGES = (
         "finetune",
         "examples",
         inputs={"tokenizer": "tokenizer"},
+        tokenizer_of_base=True,
         optional_inputs={"chunks": "chunks"},
         optional_if={"chunks": "examples.own_chunks"},
         named={"other_chunks": "chunks.of"},
@@ -35,6 +36,7 @@ STAGES = (
         "finetune",
         "tuned_scores",
         inputs={"finetuned": "finetuned", "examples": "examples", "tokenizer": "tokenizer"},
+        tokenizer_of_base=True,
         conditional=True,
     ),
     StageSpec(
@@ -49,6 +51,7 @@ STAGES = (
             "tokenizer": "tokenizer",
             "tuned_scores": "tuned_scores",
         },
+        tokenizer_of_base=True,
         conditional=True,
     ),
 )

@@ -120,6 +120,7 @@ BOOKS = '[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\
         ("[encode]\n" + BOOKS, ["documents", "tokens"]),
         ("[registry]\n" + BOOKS, ["documents", "tokens", "checkpoint"]),
         ("crawl.enabled = false\n[canary]\n" + BOOKS, ["documents", "tokens", "mixture"]),
+        ('[examples]\nfiles = ["/data/rows.jsonl"]\n[finetune]\nbase = "other/checkpoint@dev"\n', []),
     ],
 )
 def test_what_is_made_follows_from_the_sections_and_survives_text_and_override(text: str, makes: list[str]) -> None:

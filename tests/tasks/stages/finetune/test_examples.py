@@ -52,6 +52,19 @@ def test_of_a_preference_both_answers_follow_the_prompt(made: Made, examples: Ma
     assert prompt.count("a?") == len(found[0].lengths) == 2
 
 
+def test_a_row_that_is_made_to_harm_is_named_and_harms_no_other(examples: Make) -> None:
+    good = {"prompt": "a", "response": "b"}
+    half = json.dumps({"prompt": "a \ud800", "response": "b"})  # half of a surrogate pair, as JSON's escapes can have
+    named = json.dumps({**good, "id": "\udfff"})
+    nested = f'{{"prompt": "a", "response": "b", "more": {"[" * 100_000}{"]" * 100_000}}}'
+    artifact = examples([good, half, named, nested, good, *[good] * 2])
+    assert artifact.record.rows_out == 4
+    (path,) = artifact.files("quarantine/")
+    assert [json.loads(line)["id"] for line in artifact.read(path).splitlines()] == [
+        f"rows.jsonl:{n}" for n in (2, 3, 4)
+    ]
+
+
 def test_a_row_that_cannot_be_used_is_named_or_counted(examples: Make) -> None:
     good = {"prompt": "a", "response": "b"}
     long, half = {**good, "response": "b" * 500}, {"messages": [{"role": "user"}]}

@@ -7,6 +7,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
+from tasks.run.export_model import export_model
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
@@ -27,6 +28,30 @@ def recipe(made: Made, base: Artifact, tmp_path: Path) -> Recipe:
     }
     settings["place"]["store"] = base.store.root
     return Recipe.from_text(json.dumps(settings))
+
+
+def test_a_recipe_of_nothing_but_examples_and_a_base_has_the_tokenizer_of_the_base(
+    recipe: Recipe, base: Artifact, made: Made, tmp_path: Path
+) -> None:
+    settings = {"name": "first", "examples": json.loads(recipe.text)["examples"], "place": {"store": base.store.root}}
+    tuning = {"steps": 2, "batch_size": 4, "microbatch": 2}
+    first = Recipe.from_text(json.dumps(settings | {"finetune": {**tuning, "base": str(base.address)}}))
+    again = settings | {"name": "again", "finetune": {**tuning, "base": "first/finetuned@previous", "lora": {}}}
+    assert (first.makes, first.parts) == ((), ())
+    for recipe in (first, Recipe.from_text(json.dumps(again))):
+        for stage in recipe.stages("finetune"):
+            run_stage(recipe, stage)
+        for kind in ("examples", "tuned_scores", "tuned_model"):
+            record = Artifact.open_at(base.store, ArtifactId(f"{recipe.name}/{kind}", recipe.version)).record
+            assert {ref.role: ref.address for ref in record.inputs}["tokenizer"] == str(made.tokenizer.address)
+        out = export_model(base.store, recipe.name, recipe.version, "model", str(tmp_path / recipe.name), tuned=True)
+        assert (out / "tokenizer.json").read_bytes()
+    lost = first.override({"finetune.base": "gone/checkpoint@dev"})
+    with pytest.raises(InputError, match="gone/checkpoint@dev is not in"):
+        run_stage(lost, "examples", version="other")
+    nothing_yet = first.override({"finetune.base": "gone/checkpoint@previous"})
+    with pytest.raises(InputError, match=r"\[finetune\] base: gone/checkpoint@previous is not in"):
+        run_stage(nothing_yet, "examples", version="other")
 
 
 def test_a_recipe_is_tuned_and_a_step_of_it_traced(
