@@ -63,15 +63,15 @@ def test_a_takedown_during_a_run_is_met_at_a_checkpoint_and_reported_as_read_unt
             if step == 0:
                 take_down(tmp_path, domains=f"{DOMAIN}\nh2.org")
             # What is lifted stays blank in this run, and the takedown that it obeys is contained in another by now.
-            if step == 100:
+            if step == 200:
                 take_down(tmp_path, "t2", *in_force(Store(str(tmp_path)), "test"), lift="h2.org")
 
-    checkpoint = trained(tmp_path, made, Asking(), steps=200, checkpoint_every=10, milestones=2)
+    checkpoint = trained(tmp_path, made, Asking(), steps=300, checkpoint_every=10, milestones=2)
     (mark,) = marks.of_run(checkpoint)
-    assert 0 < mark.step < 100
+    assert 0 < mark.step < 200
     assert "test/takedown@t1" in {ref.address for ref in checkpoint.record.inputs}
     assert mark.step % 10 == 0
-    assert json.loads(checkpoint.read("checkpoints/step-00000200/state.json"))["withheld"][0]["step"] == mark.step
+    assert json.loads(checkpoint.read("checkpoints/step-00000300/state.json"))["withheld"][0]["step"] == mark.step
     steps, *_ = reading(made, checkpoint)
     read = {row["id"]: row["steps"] for row in of_artifact(checkpoint, GONE).rows}
     expected = {
