@@ -146,7 +146,7 @@ class Examples:
         """
         found: list[int] = []
         for begin, table in zip(self._begins.tolist(), self._tables, strict=False):
-            if "document" not in table.column_names:
+            if "document" not in table.column_names:  # made of files alone, before there were chunks
                 continue
             rows = np.flatnonzero(table.column("document").is_valid().to_numpy(zero_copy_only=False))
             documents = table.select(["document", "url"]).take(rows).rename_columns(["id", "url"])

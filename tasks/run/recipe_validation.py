@@ -45,7 +45,7 @@ def _makes(sections: Sections) -> Iterator[str]:
     if not sections.makes and not {"examples", "finetune"} <= sections.given:
         yield (
             "the recipe makes nothing: give it a section, such as [crawl], [[extract.files]] or [train], or say what "
-            "in makes"
+            "in makes; or give it [examples] and [finetune]"
         )
     for asset in sections.makes:
         for needed in NEEDS[asset]:

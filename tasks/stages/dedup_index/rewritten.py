@@ -57,7 +57,7 @@ def rewritten_part(work: Work, fates: Buckets, part: Part, numbers: tuple[int, .
     stays = [_stays(work, number, gone) for number, gone in zip(numbers, leaving, strict=True)]
     firsts = np.cumsum([0, *(int(mask.sum()) for mask in stays)]).tolist()
     held = list(zip(numbers, stays, strict=True))
-    # With the dtype named, as above.
+    # With the dtype named: without it NumPy gives the ids the byte order of the machine.
     rows = np.concatenate([work.before.rows(number)[mask] for number, mask in held], dtype=ROW)
     runs = {
         folder: np.concatenate(

@@ -35,8 +35,12 @@ def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture(scope="session")
 def model_folder(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    (folder / "model.safetensors").write_bytes(trained.read("checkpoints/step-00000150/model.safetensors"))
+    return as_model_folder(tmp_path_factory.mktemp("model"), made, trained, 150)
+
+
+def as_model_folder(folder: Path, made: Made, trained: Artifact, step: int) -> Path:
+    """Makes a folder as that of a registered model, with the weights after a step."""
+    (folder / "model.safetensors").write_bytes(trained.read(f"checkpoints/step-{step:08d}/model.safetensors"))
     (folder / "model.json").write_bytes(trained.read("model.json"))
     (folder / "tokenizer.json").write_bytes(made.tokenizer.read("tokenizer.json"))
     return folder

@@ -24,6 +24,7 @@ from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.heldout import Heldout
 from tests.conftest import run_stage_in
 from tests.corpora import Made, kept_document, tokens_in
+from tests.tasks.stages.evaluate.conftest import as_model_folder
 from tests.tasks.stages.evaluate.test_tasks import QUESTIONS, by_hand, choices, rows_in, scorer_of
 from tests.tasks.trainer.small_run import small_config
 
@@ -43,11 +44,7 @@ def by_name(found: Sequence[Compared]) -> dict[str, Compared]:
 @pytest.fixture(scope="module")
 def young(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same model after a third of its steps."""
-    folder = tmp_path_factory.mktemp("young")
-    (folder / "model.safetensors").write_bytes(trained.read("checkpoints/step-00000050/model.safetensors"))
-    (folder / "model.json").write_bytes(trained.read("model.json"))
-    (folder / "tokenizer.json").write_bytes(made.tokenizer.read("tokenizer.json"))
-    return folder
+    return as_model_folder(tmp_path_factory.mktemp("young"), made, trained, 50)
 
 
 def test_a_longer_training_is_better_by_what_the_stage_measures_and_by_each_item(
