@@ -30,11 +30,13 @@ class Call:
         began: seconds since the epoch.
         wall_s: from its begin to the end of its last test.
         seconds: by the test's node id, its setup, call and teardown together.
+        failed: node ids of the tests that failed, in any phase.
     """
 
     began: float
     wall_s: float
     seconds: dict[str, float]
+    failed: list[str]
 
 
 class Recorder:
@@ -76,7 +78,8 @@ def read(folder: Path) -> list[Call]:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         began = lines[0]["began"]
         seconds = {line["test"]: line["seconds"] for line in lines}
-        calls.append(Call(began, max(line["ended"] for line in lines) - began, seconds))
+        failed = [line["test"] for line in lines if line["failed"]]
+        calls.append(Call(began, max(line["ended"] for line in lines) - began, seconds, failed))
     return sorted(calls, key=lambda call: call.began)
 
 
@@ -93,7 +96,7 @@ def room(nodeid: str) -> str:
 
 
 def table(calls: list[Call]) -> str:
-    """Returns the seconds and numbers of tests per room, the ten slowest tests, and how long each call took."""
+    """Returns seconds and tests per room, the ten slowest tests, how long each call took, and the failed tests."""
     seconds = {nodeid: s for call in calls for nodeid, s in call.seconds.items()}
     rooms: dict[str, list[float]] = defaultdict(list)
     for nodeid, s in seconds.items():
@@ -108,6 +111,8 @@ def table(calls: list[Call]) -> str:
     lines += [f"  {seconds[nodeid]:7.1f}  {nodeid}" for nodeid in slowest]
     lines += ["", "  minutes  pytest calls"]
     lines += [f"  {call.wall_s / 60:7.1f}  {len(call.seconds)} tests" for call in calls]
+    failed = [nodeid for call in calls for nodeid in call.failed]
+    lines += ["", "  failed tests", *(f"  {nodeid}" for nodeid in failed)] if failed else []
     return "\n".join(lines)
 
 

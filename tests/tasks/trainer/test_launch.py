@@ -173,8 +173,9 @@ def test_a_run_that_cannot_work_is_refused_with_its_cause(made: Made, tmp_path: 
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
         train_local(spec, lambda step, values: None, 2)
-    # Each rank has tried once; what torchrun started again has read why not to.
-    assert (tmp_path / LOG).read_text().count("has a weight but no sequence") == 2
+    # No rank tried twice: what torchrun starts again reads the recorded failure. The second rank may be stopped
+    # before it logs its own.
+    assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= 2
     assert subprocess.run(training_command(str(write(spec)), 1), check=False).returncode == 2
 
 
