@@ -21,7 +21,6 @@ BY_NAME = {
     "apache-airflow-providers-common-io": "airflow.cfg names its XCom backend",
     "asyncpg": "SQLAlchemy's driver for the API server",
     "awkward": "gigatoken returns its arrays",
-    "datasketch": "the signatures of dedup are its own, value for value, so that others can compare them",
     "lxml-html-clean": "lxml.html.clean, which trafilatura imports",
     "psycopg2-binary": "the demo imports it, and SQLAlchemy as its driver",
     "s3fs": "fsspec loads it for s3:// addresses",

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from tasks.core.broken_pipe import handling_broken_pipe
@@ -54,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("text", help="what the model wrote, or any text; - reads standard input")
     explain.add_argument("--min-tokens", type=int, help="shortest span that counts; default: 8")
     explain.add_argument("--json", action="store_true", help="print JSON")
+    near = _command(commands, "similar", "near copies of a text among the documents of a version", _similar)
+    near.add_argument("text", metavar="FILE", help="a file with the text; - reads standard input")
+    near.add_argument("--jaccard", type=float, help="least similarity, 0 to 1; default: that of the version's dedup")
+    near.add_argument("--most", type=int, default=20, help="copies to show; default: 20")
+    near.add_argument("--json", action="store_true", help="print JSON")
     reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
     reason.add_argument("url", help="as you would type it into a browser")
     reason.add_argument("--json", action="store_true", help="print JSON")
@@ -173,6 +179,21 @@ def _explain(options: argparse.Namespace) -> None:
     least = MIN_TOKENS if options.min_tokens is None else options.min_tokens
     found = explain(open_store(recipe), recipe.name, options.version or recipe.version, text, least)
     print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
+
+
+def _similar(options: argparse.Namespace) -> None:
+    from tasks.core.errors import InputError
+    from tasks.run.runner import open_store
+    from tasks.run.similar import render, similar
+
+    try:
+        raw = sys.stdin.buffer.read() if options.text == "-" else Path(options.text).read_bytes()
+    except OSError as error:
+        raise InputError(f"{options.text} cannot be read ({error.strerror})", "name a text file, or -") from None
+    recipe = _recipe(options)
+    text, version = raw.decode("utf-8", "replace"), options.version or recipe.version
+    found = similar(open_store(recipe), recipe.name, version, text, options.jaccard, options.most)
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
 
 
 def _why(options: argparse.Namespace) -> None:

@@ -82,10 +82,13 @@ def records(signed: Signed, part: int) -> tuple[NDArray[np.void], NDArray[np.voi
     row_ids, keys = row_ids_of(part, rows), signed.bands[rows]
     high, low = signed.texts[rows, 0], signed.texts[rows, 1]
     count = keys.shape[1]
-    # One bijection per band: equal keys of one band stay equal, those of two bands are equal by chance only (2^-64).
-    salted = keys ^ mix(np.arange(1, count + 1, dtype=np.uint64))
-    bands = packed(BAND, key=salted.ravel(), text=np.repeat(high, count), row_id=np.repeat(row_ids, count))
+    bands = packed(BAND, key=salted(keys).ravel(), text=np.repeat(high, count), row_id=np.repeat(row_ids, count))
     return packed(TEXT, key=high, low=low, row_id=row_ids), bands
+
+
+def salted(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns band keys of shape (texts, bands) so that keys of different bands are equal by chance only (2^-64)."""
+    return keys ^ mix(np.arange(1, keys.shape[1] + 1, dtype=np.uint64))
 
 
 def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
