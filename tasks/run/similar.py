@@ -154,8 +154,9 @@ def _keys_of(normalised: str, config: DedupConfig) -> NDArray[np.uint64]:
     # datasketch's default hash keeps 32 bits of a digest; here the shingles are hashed already.
     signature = MinHash(settings.permutations, seed=settings.seed, hashfunc=lambda value: int(value) >> 32)
     signature.update_batch(shingle([normalised], settings.shingle)[0])
-    keys = band_keys(signature.hashvalues.astype(np.uint32)[np.newaxis], settings.bands, settings.rows)
-    return salted(keys)[0]
+    values: NDArray[np.uint32] = signature.hashvalues.astype(np.uint32)[np.newaxis]
+    keys: NDArray[np.uint64] = salted(band_keys(values, settings.bands, settings.rows))[0]
+    return keys
 
 
 def _sharing_a_band(duplicates: Artifact, keys: NDArray[np.uint64]) -> Counter[tuple[str, int]]:
