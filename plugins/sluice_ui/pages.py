@@ -116,12 +116,13 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
 
 def explain(recipe: Recipe, version: str, text: str) -> str:
     """Returns the page with the training pages and steps in which parts of a text stand."""
-    from tasks.run.explain import MOST_CHARACTERS, render
+    from tasks.run.explain import MOST_CHARACTERS
     from tasks.run.explain import explain as explained
+    from tasks.run.trace_text import render_explanation
 
     text = text.replace("\r\n", "\n")  # as forms send line breaks
     try:
-        answer = render(explained(open_store(recipe), recipe.name, version, text))
+        answer = render_explanation(explained(open_store(recipe), recipe.name, version, text))
     except InputError as error:
         answer = str(error)
     hidden = {"recipe": recipe.name, "version": version}

@@ -18,7 +18,7 @@ from tasks.formats.chunks import asked
 from tasks.formats.examples import Example, Examples
 from tasks.formats.tokens.origin import origin_of
 from tasks.run.trace import trace
-from tasks.run.tuned_text import tunings
+from tasks.run.trace_text import tunings
 
 TOKENS = 96
 """Tokens of an answer at most."""

@@ -1,29 +1,107 @@
 """Export of a model: a folder of Hugging Face in the Llama layout, one with a file of llama.cpp beside it, or adapters.
 
-Reads the last milestone of `checkpoint`, or a fine-tuned model (`export_tuned`), `tokenizer`, and the records that
-these were made from; writes a new local folder with weights, configurations, tokenizer, the model's card (`README.md`)
-and `export.json`: the artifact that it was made from, and size and sha256 of every file.
+Reads the last milestone of `checkpoint`, or a fine-tuned model whole, or its adapters in the layout of PEFT; `tokenizer`
+and the records that these were made from. Writes a new local folder with weights, configurations, tokenizer, the
+model's card (`README.md`) and `export.json`: the artifact that it was made from, and size and sha256 of every file.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.example_readings import KIND
+from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tombstones import in_force
 from tasks.run import lineage
+from tasks.run.catalogue import MAKERS
 from tasks.run.export import new_folder
-from tasks.run.export_tuned import ADAPTER, Exported, adapters, tuned_model, untuned
-from tasks.run.model_lineage import card
+from tasks.run.model_lineage import card, tuned_card
+from tasks.trainer.chat_template import chat_template
+from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.gguf_file import write_gguf
 from tasks.trainer.huggingface import llama_name
 from tasks.trainer.huggingface_folder import CARD, WEIGHTS, copy_renamed, small_files
+from tasks.trainer.initial import last_weights
+from tasks.trainer.peft_folder import CONFIG, adapter_config, adapter_name
+from tasks.trainer.peft_folder import WEIGHTS as ADAPTER_WEIGHTS
+
+ADAPTER = "adapter"
+"""The format of adapters alone."""
+Artifacts = Mapping[str, Artifact]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model to be written as a folder.
+
+    Attributes:
+        artifact: the model.
+        files: all files but the weights, by name.
+        open_weights: opens our safetensors file.
+        weights: name of the file of weights.
+        rename: returns the name of one of our tensors there.
+    """
+
+    artifact: Artifact
+    files: dict[str, bytes]
+    open_weights: Callable[[], BinaryIO]
+    weights: str
+    rename: Callable[[str], str]
+
+
+def untuned(artifacts: Artifacts) -> dict[str, Artifact]:
+    """Returns the artifacts of a version without those of a fine-tuning."""
+    return {kind: one for kind, one in artifacts.items() if MAKERS[kind].dag != "finetune"}
+
+
+def tuned_model(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
+    """Returns the whole model of a fine-tuning, its adapters merged.
+
+    Args:
+        artifacts: of a version, by kind (`tasks.run.lineage.chain`).
+        takedowns: the takedowns in force.
+
+    Raises:
+        InputError: it has adapters that were not merged.
+    """
+    model, described, tokenizer, template = _opened(artifacts)
+    _, initial = last_weights(model, "export")
+    files = small_files(described, tokenizer, template)
+    files[CARD] = tuned_card(artifacts, takedowns).encode()
+    opened = partial(Path(initial.file).open, "rb")
+    return Exported(model, files, cast(Callable[[], BinaryIO], opened), WEIGHTS, llama_name)
+
+
+def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
+    """Returns the adapters of a fine-tuning alone; raises InputError where it has none."""
+    model, described, tokenizer, template = _opened(artifacts)
+    run = json.loads(model.read("run.json"))
+    if run["lora"] is None:
+        raise InputError(f"{model.address} has no adapters: all weights were trained", "export it as a model")
+    of_base = small_files(described, tokenizer, template)
+    files = {name: of_base[name] for name in ("tokenizer.json", "tokenizer_config.json")}
+    files |= {CONFIG: adapter_config(run["lora"], run["base"]), CARD: tuned_card(artifacts, takedowns).encode()}
+    path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
+    return Exported(model, files, partial(model.open, path), ADAPTER_WEIGHTS, adapter_name)
+
+
+def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
+    """Returns the model, the content of its `model.json`, its `tokenizer.json` and its chat template."""
+    model = artifacts[KIND]
+    described, run = (json.loads(model.read(name)) for name in ("model.json", "run.json"))
+    tokenizer = tokenizer_of(model)
+    if tokenizer is None:
+        raise InputError(f"the tokenizer of {model.address} is gone", "restore it, or make it again with the examples")
+    return model, described, tokenizer.read("tokenizer.json").decode(), chat_template(run["template"])
+
 
 GGUF = "gguf"
 FORMATS = ("model", GGUF, ADAPTER)
@@ -77,10 +155,10 @@ def _trained_model(artifacts: dict[str, Artifact], takedowns: list[Artifact]) ->
     described = json.loads(checkpoint.read("model.json"))
     files = small_files(described, artifacts["tokenizer"].read("tokenizer.json").decode())
     files[CARD] = card(artifacts, takedowns).encode()
-    return Exported(checkpoint, files, partial(checkpoint.open, last_weights(checkpoint)), WEIGHTS, llama_name)
+    return Exported(checkpoint, files, partial(checkpoint.open, weights_file(checkpoint)), WEIGHTS, llama_name)
 
 
-def last_weights(checkpoint: Artifact) -> str:
+def weights_file(checkpoint: Artifact) -> str:
     """Returns the file with the weights of the last milestone; raises InputError where there is none."""
     step = max(json.loads(checkpoint.read("run.json"))["checkpoint_steps"])
     for path in _weights(checkpoint):

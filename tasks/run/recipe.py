@@ -7,6 +7,7 @@ sections count in fingerprints, except `[place]`.
 import json
 import os
 import re
+import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -20,9 +21,7 @@ from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
 from tasks.run.recipe_sections import READ, Sections
-from tasks.run.recipe_sources import judged_by_default
-from tasks.run.recipe_toml import read_settings
-from tasks.run.recipe_validation import inconsistencies
+from tasks.run.recipe_validation import inconsistencies, judged_by_default
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.chunks.config import ChunksConfig
@@ -306,3 +305,43 @@ def find_recipe(name: str) -> Recipe:
             return Recipe.load(path)
     known = ", ".join(path.stem for path in files) or "none"
     raise RecipeError(f'no recipe "{name}"', f"known are: {known}; or give the path of a .toml file")
+
+
+_MIXTURES = ("current", "target", "weights", "mixture")
+"""Tables that an extending recipe overrides only as a whole: shares that sum to 1."""
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Returns the settings of a file over those of the one that its `extends` names.
+
+    Raises:
+        RecipeError: a file is missing, cannot be read or is not TOML, or what is extended extends another one itself.
+    """
+    settings = _toml(file)
+    base = settings.pop("extends", None)
+    if not base:
+        return settings
+    below = _toml(file.parent / str(base))
+    if "extends" in below:
+        raise RecipeError(f"{file.name}: {base} extends another recipe itself", "extend one level only")
+    return _merged(below, settings)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}", "check the path") from None
+    except OSError as error:
+        raise RecipeError(f"{path.name} cannot be read: {error}", "check the file and its rights") from None
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"{path.name} is not TOML: {error}", "correct the line") from None
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys() if _tables(below, above, key)}
+    return {**below, **above, **both}
+
+
+def _tables(below: dict[str, Any], above: dict[str, Any], key: str) -> bool:
+    return key not in _MIXTURES and isinstance(below[key], dict) and isinstance(above[key], dict)

@@ -1,25 +1,27 @@
 """Run of one stage of a recipe: resolves its inputs, skips or adopts an existing result, else runs and commits it.
 
-Writes one artifact into the store, and beside its record `.tracking.json` (the URL of its MLflow run).
+Writes one artifact into the store, and beside its record `.tracking.json` (the URL of its MLflow run). The artifact of
+the source version with the same settings and inputs is adopted, not made again. Nodes other than 0 of a gang join a
+stage (`join_stage`): they read the same inputs and decide by the same functions, and write nothing.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, InputRef
 from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
-from tasks.core.errors import SluiceError, StoppedError, SupersededError
+from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
 from tasks.core.probe import probe
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.run.adoption import adoptable, made_at_source_version
-from tasks.run.input_resolution import ResolvedStage, check_drift, resolve
+from tasks.run.inputs import CODE, EXTERNAL, ResolvedStage, as_read_by, check_drift, resolve
+from tasks.run.lineage import artifacts_of_version, as_read
 from tasks.run.place import TrainPlace, all_filled, filled
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
@@ -197,3 +199,71 @@ def logging_to_stderr() -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def made_at_source_version(
+    store: Store, recipe: Recipe, resolved: ResolvedStage, source_version: str | None
+) -> list[Artifact]:
+    """Returns the artifacts of the kind that the source version has; none for a stage that reads the web."""
+    if not source_version or resolved.spec.reads_web:
+        return []
+    try:
+        kind = resolved.address.name.removeprefix(f"{recipe.name}/")
+        return artifacts_of_version(store, recipe.name, kind, source_version)
+    except InputError as error:
+        log.warning("[%s] made again: %s", resolved.address, error)
+        return []
+
+
+def adoptable(
+    store: Store, resolved: ResolvedStage, before: Sequence[Artifact]
+) -> tuple[Artifact, tuple[InputRef, ...]] | None:
+    """Returns the first artifact with the result of `resolved`, and the inputs at this version; None where none has it.
+
+    An artifact that consists of others, such as the groups of `attributes`, can be adopted only while these exist.
+    """
+    for candidate in before:
+        same = as_read_by(resolved, candidate.record)
+        if same is None:
+            continue
+        refs = (*same.refs, *same.named_only)
+        roles = {ref.role for ref in refs}
+        others = [ref for ref in candidate.record.inputs if ref.role not in roles]
+        missing = [ref.address for ref in others if not _exists(store, ref)]
+        if not missing:
+            return candidate, refs
+        log.warning(
+            "[%s] %s is not adopted: %s is gone or has been made again",
+            resolved.address,
+            candidate.address,
+            missing[0],
+        )
+    return None
+
+
+def _exists(store: Store, ref: InputRef) -> bool:
+    return ref.address.startswith((EXTERNAL, CODE)) or as_read(store, ref) is not None
+
+
+def join_stage(
+    recipe: Recipe, stage: str, *, version: str = "", source_version: str | None = None, member: str = ""
+) -> None:
+    """Joins node 0 in `stage` of `recipe`, with the same arguments as `run_stage`; returns when the stage has ended.
+
+    Raises:
+        SluiceError: as on node 0.
+    """
+    store = open_store(recipe)
+    resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
+    if existing := Artifact.find(store, resolved.address):
+        check_drift(existing, resolved)
+        log.info("[%s] unchanged: there is nothing to join", resolved.address)
+    elif adoptable(store, resolved, made_at_source_version(store, recipe, resolved, source_version)):
+        # Also where this node comes first: node 0 adopts and never meets the others.
+        log.info("[%s] adopted from version %s: there is nothing to join", resolved.address, source_version)
+    elif hasattr(resolved.module, "join"):
+        log.info("[%s] joining %s, fingerprint %s", resolved.address, stage, resolved.fingerprint[:16])
+        with training_environment(recipe.place.train):
+            resolved.module.join(resolved.config, resolved.inputs)
+    else:
+        log.info("[%s] the stage %s runs on node 0 alone", resolved.address, stage)

@@ -113,9 +113,8 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from tasks.run.join_node import join_stage
     from tasks.run.place import filled
-    from tasks.run.runner import run_stage
+    from tasks.run.runner import join_stage, run_stage
     from tasks.run.tracking import TrackingContext
     from tasks.trainer.gang import node_of
 
@@ -171,14 +170,15 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from tasks.run.explain import MIN_TOKENS, explain, render
+    from tasks.run.explain import MIN_TOKENS, explain
     from tasks.run.runner import open_store
+    from tasks.run.trace_text import render_explanation
 
     recipe = _recipe(options)
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if options.text == "-" else options.text
     least = MIN_TOKENS if options.min_tokens is None else options.min_tokens
     found = explain(open_store(recipe), recipe.name, options.version or recipe.version, text, least)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
+    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render_explanation(found))
 
 
 def _similar(options: argparse.Namespace) -> None:

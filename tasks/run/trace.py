@@ -28,9 +28,8 @@ from tasks.formats.tokens.index import Entry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tombstones import Tombstones
-from tasks.run.chain import CAPTURE, Chain, many
+from tasks.run.chain import CAPTURE, Chain, many, pages_read
 from tasks.run.trace_text import render
-from tasks.run.traced_pages import pages_read
 from tasks.run.tuned_trace import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]

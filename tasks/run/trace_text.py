@@ -1,9 +1,7 @@
-"""Text rendering of the result of a trace."""
+"""Text of what `trace`, traces of fine-tunings and `explain` return."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-from tasks.run.numbers_text import SHOWN, some
-from tasks.run.tuned_text import render_tuned, tunings
 
 Found = dict[str, Any]
 
@@ -136,3 +134,125 @@ def _step(found: Found) -> list[str]:
             lines.append(f"    {text[:_WIDTH]}")
     left = len(found["sequences"]) - len(shown)
     return [*lines, "", f"and {left:,} more sequences: --all shows their pages"] if left else lines
+
+
+SHOWN = 12
+"""Entries of a list that are shown."""
+
+
+def some(numbers: Sequence[int]) -> str:
+    """Returns the first numbers of a list, and how many more there are.
+
+    >>> some([1, 2000]), some([])
+    ('1, 2,000', 'none')
+    """
+    shown = ", ".join(f"{number:,}" for number in numbers[:SHOWN])
+    return f"{shown} and {len(numbers) - SHOWN:,} more" if len(numbers) > SHOWN else shown or "none"
+
+
+_SPAN_WIDTH = 300
+
+
+def render_explanation(found: Found) -> str:
+    """Returns the result of `tasks.run.explain.explain` as text."""
+    tokens = f"{found['training_tokens']:,} training tokens"
+    least = found["min_tokens"]
+    if found["spans"]:
+        shown = "" if len(found["spans"]) == found["spans_found"] else f", the {len(found['spans'])} rarest are shown"
+        lines = [f"{found['spans_found']} spans of {least} tokens or more stand verbatim in the {tokens}{shown}"]
+    else:
+        lines = [f"no span of {least} tokens or more stands verbatim in the {tokens}"]
+    for span in found["spans"]:
+        lines += ["", *_explained(span, found["run"])]
+    return "\n".join([*lines, "", f"read from: {', '.join(found['artifacts'].values())}"])
+
+
+def _explained(span: Found, run: Found | None) -> list[str]:
+    text = " ".join(span["text"].split())
+    text = text if len(text) <= _SPAN_WIDTH else f"{text[: _SPAN_WIDTH // 2]} … {text[-_SPAN_WIDTH // 2 :]}"
+    followed = sum(len(document["starts"]) for document in span["documents"])
+    places = f"{span['count']:,} times" if span["count"] != 1 else "once"
+    rest = f", {followed} of them shown" if followed < span["count"] else ""
+    lines = [
+        f'characters {span["start"]:,} .. {span["end"] - 1:,}: "{text}"',
+        f"  {span['tokens']:,} tokens, {span['bits']:,.0f} bits; stands there {places}{rest}",
+    ]
+    for document in span["documents"]:
+        lines.append(f"  {document['url'] or document['id']}  from token {some(document['starts'])}")
+        lines.append(f"    {_reading(document, run)}")
+        lines += [f"    before: {one['checkpoint']} read the page in {_steps(one)}" for one in document["before"]]
+    return lines
+
+
+def _reading(document: Found, run: Found | None) -> str:
+    if not document["sequences"]:
+        return "in no training sequence"
+    if run is None:
+        return f"sequences {some(document['sequences'])}; nothing was trained from them yet"
+    if not document["steps"]:
+        return f"sequences {some(document['sequences'])}; none of the {run['steps']:,} steps read them"
+    return _steps(document)
+
+
+def _steps(reading: Found) -> str:
+    skipped = f" (skipped: {some(reading['skipped_steps'])})" if reading["skipped_steps"] else ""
+    first = reading["first_checkpoint"]
+    seen = "no checkpoint has seen it" if first is None else f"first seen by step-{first:08d}"
+    return f"steps {some(reading['steps'])}{skipped}; {seen}"
+
+
+def render_tuned(found: Found) -> str:
+    """Returns the result of `tasks.run.tuned_trace.trace_tuned` as text."""
+    skipped = ", skipped: it did not change the model" if found["skipped"] else ""
+    begun = " <- ".join(found["bases"])
+    lines = [f"step {found['step']} of {found['model']}, begun from {begun}: {len(found['rows'])} rows{skipped}"]
+    for row in found["rows"]:
+        gone = ", withheld: taken down, or it had spoilt a step" if row.get("withheld") else ""
+        lines += [f"  sequence {row['sequence']}  {_place(row)}{gone}", *_boxes(row)]
+    return "\n".join(lines)
+
+
+def _place(row: Found) -> str:
+    if "file" in row:
+        named = f" ({row['id']})" if row["id"] else ""
+        return f"{row['file']} line {row['line']:,}{named}"
+    pages = f", page {some(row['pages'])}" if row.get("pages") else ""
+    return f"{row['url']}{pages}  chunk {row['chunk']} of document {row['document']}"
+
+
+def _boxes(row: Found) -> Iterator[str]:
+    for box in row.get("boxes") or ():
+        place = ", ".join(f"{box[name]:.0f}" for name in ("x0", "y0", "x1", "y1"))
+        yield f"    page {box['page']}, box {place}"
+
+
+def tunings(found: Sequence[Found]) -> list[str]:
+    """Returns the result of `tasks.run.tuned_trace.tunings_of` as lines."""
+    lines = []
+    for one in found:
+        lines += ["", f"fine-tuned: {one['model']}, begun from {' <- '.join(one['bases'])}"]
+        if one["problem"]:
+            lines.append(f"  not known  {one['problem']}")
+            continue
+        if not one["documents"]:
+            lines.append(f"  steps      none of the {one['steps']:,} steps read it")
+        for document in one["documents"]:
+            lines += _tuned_document(document, one["steps"])
+    return lines
+
+
+def _tuned_document(document: Found, steps: int) -> Iterator[str]:
+    yield f"document {document['id']} of source {document['source']}  {document['url']}"
+    pages = sorted({page for one in document["examples"] for page in one["pages"] or ()})
+    of = f", of page {some(pages)}" if pages else ""
+    yield f"  examples   {len(document['examples']):,} chunks{of}"
+    yield f"  sequences  {some(document['sequences'])}"
+    if "withheld_from" in document:
+        yield f"  withheld   from step {document['withheld_from']:,} on: taken down, or it had spoilt that step"
+    if not document["steps"]:
+        yield f"  steps      none of the {steps:,} steps read it"
+        return
+    skipped = f" (skipped: {some(document['skipped_steps'])})" if document["skipped_steps"] else ""
+    yield f"  steps      {some(document['steps'])}{skipped}"
+    seen_by = [f"step-{count:08d}" for count in document["checkpoints"]]
+    yield f"  seen by    {', '.join(seen_by) or 'no checkpoint'}"

@@ -15,7 +15,7 @@ from tasks.filters.language import LanguageLabels
 from tasks.filters.language_codes import code_of
 from tasks.filters.learned.fasttext_file import labels_of
 from tasks.filters.pretrained import model_folder
-from tasks.run.external_inputs import external_refs
+from tasks.run.inputs import external_refs
 from tasks.stages.annotate import stage
 from tasks.stages.annotate.config import AnnotateConfig
 

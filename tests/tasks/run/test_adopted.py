@@ -7,9 +7,8 @@ import pytest
 
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import DriftError
-from tasks.run.join_node import join_stage
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.runner import StageResult, join_stage, open_store, run_stage
 from tasks.run.trace import trace
 from tasks.run.tracking import TrackingContext
 

@@ -14,8 +14,9 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.run.explain import MOST_CHARACTERS, explain, render
+from tasks.run.explain import MOST_CHARACTERS, explain
 from tasks.run.shell import main
+from tasks.run.trace_text import render_explanation
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.config import PackConfig
@@ -144,7 +145,7 @@ def test_spans_are_counted_over_all_groups_and_none_lies_within_another(run: tup
 def test_a_text_that_stands_nowhere_is_answered_with_nothing(run: tuple, text: str) -> None:
     found = explain(run[0], "test", "dev", text)
     assert found["spans"] == []
-    assert "no span of 8 tokens or more stands verbatim" in render(found)
+    assert "no span of 8 tokens or more stands verbatim" in render_explanation(found)
 
 
 def test_a_held_out_page_is_not_among_the_pages(run: tuple) -> None:
@@ -182,7 +183,7 @@ def test_another_version_of_the_plan_is_explained_by_the_index_of_its_own_tokens
     assert found["artifacts"]["spans"] == "test/spans@dev"
     assert found["run"] is None
     assert len(found["spans"][0]["documents"][0]["sequences"]) > 10
-    assert "nothing was trained from them yet" in render(found)
+    assert "nothing was trained from them yet" in render_explanation(found)
 
 
 def test_the_shell_answers_in_text_and_in_json_and_reads_standard_input(

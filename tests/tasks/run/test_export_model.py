@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.export_model import export_model, last_weights
+from tasks.run.export_model import export_model, weights_file
 from tasks.run.model_lineage import filters_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tests.conftest import run_stage_in
@@ -41,9 +41,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_weights_are_those_of_the_last_milestone(store: Path, tmp_path: Path) -> None:
     out = export_model(Store(str(store)), "test", "dev", "model", str(tmp_path / "out"))
     checkpoint = Artifact.find(Store(str(store)), ArtifactId("test/checkpoint", "dev"))
-    ours = load_file(checkpoint.local(last_weights(checkpoint)))
+    ours = load_file(checkpoint.local(weights_file(checkpoint)))
     theirs = load_file(out / "model.safetensors")
-    assert "step-00000004" in last_weights(checkpoint)
+    assert "step-00000004" in weights_file(checkpoint)
     assert len(ours) == len(theirs)
     assert torch.equal(ours["embedding.weight"], theirs["model.embed_tokens.weight"])
     assert torch.equal(ours["layers.1.ffn.w2.weight"], theirs["model.layers.1.mlp.down_proj.weight"])

@@ -20,13 +20,12 @@ from tasks.core.ledger import Ledger
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.explain import explain
-from tasks.run.explain import render as render_explained
-from tasks.run.input_resolution import as_read_by, resolve
-from tasks.run.join_node import join_stage
+from tasks.run.inputs import as_read_by, resolve
 from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.runner import run_stage
+from tasks.run.runner import join_stage, run_stage
 from tasks.run.trace import render, trace
+from tasks.run.trace_text import render_explanation
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans.config import SpansConfig
 from tests.conftest import run_stage_in
@@ -196,7 +195,7 @@ def test_an_explanation_names_the_run_before_that_read_the_page(months: Months) 
     (before,) = pages[row["id"]]["before"]
     assert (before["checkpoint"], before["steps"]) == ("test/checkpoint@october", october[row["id"]])
     assert before["first_checkpoint"] == (6 if before["steps"][0] < 6 else 12)
-    assert "before: test/checkpoint@october read the page in steps" in render_explained(found)
+    assert "before: test/checkpoint@october read the page in steps" in render_explanation(found)
 
 
 def test_the_registered_model_names_its_origin(months: Months) -> None:

@@ -13,8 +13,7 @@ import pytest
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.core.store import Store
-from tasks.run.join_node import join_stage
-from tasks.run.runner import run_stage
+from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer import checkpoint
 from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here

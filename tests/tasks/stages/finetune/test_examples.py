@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.examples import HELDOUT, Examples
 from tasks.formats.heldout import is_heldout
-from tasks.run.external_inputs import external_refs
+from tasks.run.inputs import external_refs
 from tasks.stages.finetune import examples as stage
 from tasks.stages.finetune.config import ExamplesConfig
 from tests.conftest import run_stage_in

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.run.external_inputs import external_refs
+from tasks.run.inputs import external_refs
 from tasks.run.recipe import find_recipe
 from tasks.stages.tokens import bpe
 from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig

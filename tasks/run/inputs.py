@@ -1,30 +1,39 @@
 """Input resolution: the artifacts that a stage run reads, the fingerprint of its result, and drift.
 
-Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store.
+Reads the catalogue, the recipe, the records of artifacts and the bytes of files outside the store. Inputs are, in this
+order: artifacts of the version or its source version, those of the version before, those that a setting names by id
+(such as `init_from`), takedowns in force, files outside the store, and code with versions of its own.
+
+A named version `previous` is the newest other one that was there when the run began. Takedowns count whatever their
+version, by their tombstones alone: what was made before one is not what would be made after it. A crawl cycle and a
+takedown keep those that they began with, so that a killed one resumes.
 """
 
 import importlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId, InputRef, Record, fingerprint
-from tasks.core.config import Config, changes, nearest
+from tasks.core.config import Config, changes, nearest, sha256_of_json
+from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import DriftError, InputError, RecipeError
 from tasks.core.groups import group_of
+from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import StageSpec
-from tasks.core.store import Store
-from tasks.run.base_inputs import TOKENIZER, tokenizer_of_base
+from tasks.core.store import Store, open_outside
+from tasks.formats.tokens.origin import BASE, tokenizer_of
+from tasks.formats.tombstones import FILES, TAKEDOWN, in_force
 from tasks.run.catalogue import MAKERS, STAGES
-from tasks.run.external_inputs import EXTERNAL, code_refs, external_refs
 from tasks.run.lineage import artifact_of_version
-from tasks.run.named_inputs import chosen_roles, named_inputs
 from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
-from tasks.run.takedowns import takedowns_in_force
+from tasks.trainer.fence import first_attempt
 
 log = logging.getLogger("sluice.runner")
 
@@ -225,3 +234,162 @@ def _difference(record: Record, resolved: ResolvedStage) -> str:
                 return f"the takedown {ref.address} came into force after it was made"
             return f"its input {ref.role} ({ref.address}) has changed"
     return "its inputs have changed"
+
+
+PREVIOUS = "previous"
+
+
+def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId) -> Found:
+    """Returns the artifacts that the settings of a stage name, by role, without an entry where they name none.
+
+    Args:
+        store: store of the artifacts.
+        stage: the stage that reads them.
+        config: its settings.
+        own: id of the artifact that it writes.
+
+    Raises:
+        InputError: a named artifact does not exist, or is the one that the stage writes.
+    """
+    found: Found = {}
+    for role, field in stage.named.items():
+        if not (given := _setting(config, field)):
+            continue
+        setting = f"{stage.section}.{field}"
+        if not isinstance(given, str):
+            found[role] = [_opened(store, setting, ArtifactId.parse(name), own) for name in given]
+            continue
+        address = ArtifactId.parse(given)
+        if address.version != PREVIOUS:
+            found[role] = _opened(store, setting, address, own)
+        elif previous := _previous(store, role, address.name, own):
+            found[role] = previous
+    return found
+
+
+def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
+    """Returns the roles whose artifact is chosen when the run begins, and not by its settings."""
+    return [role for role, field in stage.named.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
+
+
+def _setting(config: Config, path: str) -> Any:
+    """Returns the setting at a dotted path; "" below a section that is not given."""
+    found: Any = config
+    for step in path.split("."):
+        found = "" if found in (None, "") else getattr(found, step)
+    return found
+
+
+def _opened(store: Store, field: str, address: ArtifactId, own: ArtifactId) -> Artifact:
+    if address == own:
+        raise InputError(
+            f"{field}: {address} is what this run would make",
+            "name an earlier version, or give the run another version",
+        )
+    if artifact := Artifact.find(store, address):
+        return artifact
+    raise InputError(
+        f"{field}: {address} is not in {store.root}, or was never completed",
+        "list what is there with `python -m tasks ledger`, and name one of these; or leave the setting out",
+    )
+
+
+def _previous(store: Store, role: str, name: str, own: ArtifactId) -> Artifact | None:
+    """Returns what the run began with, or would begin with now; None where nothing was there."""
+    if made := Artifact.find(store, own):
+        refs = [ref for ref in made.record.inputs if ref.role == role]
+        return Artifact.open_at(store, ArtifactId.parse(refs[0].address)) if refs else None
+    began = first_attempt(store, own) or datetime.now(UTC)
+    others = [one for one in versions_of(store, name) if one.address != own and one.record.finished <= began]
+    return max(others, key=lambda one: (one.record.finished, one.address), default=None)
+
+
+EXTERNAL = "external:"
+"""Prefix of the id of an input from outside the store."""
+
+CODE = "code:"
+"""Prefix of the id of an input that is code."""
+
+
+def external_refs(module: Any, config: Config) -> Iterator[InputRef]:
+    """Yields references to the files outside the store that a stage reads; names and bytes count in the fingerprint.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    if not hasattr(module, "external"):
+        return
+    for role, paths in sorted(module.external(config).items()):
+        listing = [[os.path.basename(path), _sha256(role, path)] for path in paths]
+        content = sha256_of_json(listing)
+        yield InputRef(role=role, address=f"{EXTERNAL}{role}", fingerprint=content, content=content)
+
+
+def code_refs(module: Any, config: Config) -> Iterator[InputRef]:
+    """Yields references to code that only some settings use, with its own versions."""
+    if hasattr(module, "code"):
+        for name, version in sorted(module.code(config).items()):
+            yield InputRef(role=f"{CODE}{name}", address=f"{CODE}{name}", fingerprint=version, content=version)
+
+
+def _sha256(role: str, path: str) -> str:
+    try:
+        with open_outside(path) as file:
+            return sha256_of_stream(file)
+    except OSError as error:
+        raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None
+
+
+TOKENIZER = "tokenizer"
+_STAGE = STAGES["finetune"]
+
+
+def tokenizer_of_base(recipe: Recipe, store: Store, version: str) -> Artifact:
+    """Returns the tokenizer of the model that a fine-tuning begins from.
+
+    Raises:
+        InputError: the recipe names no base, there is no such model, or its tokenizer is gone.
+    """
+    own = ArtifactId(f"{recipe.name}/{_STAGE.output}", version)
+    base = named_inputs(store, _STAGE, recipe.finetune, own).get(BASE)
+    if not isinstance(base, Artifact):
+        raise InputError(
+            f"[finetune] base: {recipe.finetune.base} is not in {store.root}"
+            if recipe.finetune.base
+            else f"the recipe {recipe.name} makes no tokenizer, and names no base that would have one",
+            "name a model that `python -m tasks ledger` lists",
+        )
+    found = tokenizer_of(base)
+    if found is None:
+        raise InputError(f"the tokenizer of {base.address} is gone", "restore it, or name another base")
+    return found
+
+
+def takedowns_in_force(
+    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found, named: Found
+) -> Found:
+    """Returns the takedowns that a stage reads, by role; {} where there are none.
+
+    Args:
+        recipe: the whole run.
+        store: store of its artifacts.
+        stage: the stage that reads them.
+        own: id of the artifact that it writes.
+        current: its inputs of its own version, by role.
+        named: its inputs that its settings name, by role: what their recipes have taken down counts, too.
+
+    Raises:
+        InputError: a takedown's record cannot be read.
+    """
+    if not stage.takedowns or (stage.takedowns_if and not recipe.field(stage.takedowns_if)):
+        return {}
+    deciding = None
+    if stage.reads_web or stage.output == TAKEDOWN:
+        deciding = Artifact.find(store, own) or current.get(stage.previous_as)
+    if isinstance(deciding, Artifact):
+        refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe.name}/{TAKEDOWN}@")]
+        found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
+    else:
+        others = {one.address.name.partition("/")[0] for one in named.values() if isinstance(one, Artifact)}
+        found = [one for name in sorted({recipe.name, *others}) for one in in_force(store, name)]
+    return {stage.takedowns: [one.restricted(FILES) for one in found]} if found else {}
