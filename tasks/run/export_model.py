@@ -1,6 +1,6 @@
 """Export of a model: a folder of Hugging Face in the Llama layout, one with a file of llama.cpp beside it, or adapters.
 
-Reads the last milestone of `checkpoint`, or a fine-tuned model whole, or its adapters in the layout of PEFT; `tokenizer`
+Reads the last milestone of `checkpoint`, or a fine-tuned model whole or as adapters in the layout of PEFT, `tokenizer`
 and the records that these were made from. Writes a new local folder with weights, configurations, tokenizer, the
 model's card (`README.md`) and `export.json`: the artifact that it was made from, and size and sha256 of every file.
 """
