@@ -41,7 +41,7 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig
-from tasks.stages.tokens.packing import Documents, concat
+from tasks.stages.tokens.pack import Documents, concat
 from tests.s3_server import environment
 
 FMT = TokenFormat(300, 0, "none")

@@ -28,11 +28,8 @@ from tasks.formats.row_ids import row_of
 from tasks.formats.text import normalise
 from tasks.run.chain import Chain
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.minhash import band_keys
-from tasks.stages.dedup.shingle import shingle
-from tasks.stages.dedup.shingle_sets import shingle_sets
-from tasks.stages.dedup.signatures import salted
-from tasks.stages.dedup.verify import jaccard
+from tasks.stages.dedup.signatures import band_keys, salted, shingle
+from tasks.stages.dedup.verify import jaccard, shingle_sets
 
 MOST = 20
 """Copies that are shown."""

@@ -19,7 +19,7 @@ from tasks.formats.chunks import CHUNK, KIND, REJECTED
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import range_of, row_of
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.chunks.cut import RUN
+from tasks.stages.chunks.units import RUN
 
 COPY = np.dtype([("key", "<u8"), ("of", HALVES)])
 """A chunk that is not kept: its row in `cut/` as a row id, and the id of the chunk that is."""

@@ -2,14 +2,56 @@
 
 Pure functions. A text is divided at its lines, these at sentences, these at white space or, where there is none, at any
 code point; code first at blank lines. Only blocks that do not fit are divided, and only as far as is needed.
+
+First step, per part: the chunks of its documents, which of them are garbage, and what the others have as text.
+
+Reads one part of `documents` (kept/) and, where `extracted` has a layout for it, that and the texts that it is of.
+Writes
+
+    cut/<part>.parquet  every chunk (CUT), in the order of documents and texts
+    runs/<number>.bin   every chunk that is no garbage (RUN), sorted by its text's hash
+
+Packing: consecutive units of a text become chunks within the budget.
+
+A chunk takes units as long as they fit. A heading begins a new one where the chunk has `min_tokens` already, and ends
+none, unless what follows does not fit behind it. The tokens of a chunk are counted on the chunk as it is rendered:
+those of its units do not add up exactly.
+
+Garbage: chunks from which nothing is to be learned, by rules that look at one chunk alone.
+
+Pure functions. `few_letters`, `few_distinct_words` and `contents` judge text only: code and tables have other
+shares of signs, figures and repeated words.
+
+Counting of tokens with a tokenizer of the store.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any, NamedTuple
 
-from tasks.formats.chunks import CODE, HEADING, TEXT
-from tasks.stages.chunks.structure import Block
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from tasks.core.artifact import ArtifactFolder
+from tasks.core.stage import Part
+from tasks.formats import packed_ids, sorted_runs
+from tasks.formats.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
+from tasks.formats.packed_ids import HALVES
+from tasks.formats.row_ids import row_ids_of
+from tasks.formats.text import digest128, normalise
+from tasks.formats.tombstones import TAKEDOWN, Tombstones
+from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks.pages import Pages
+from tasks.stages.chunks.structure import Block, blocks
 
 Count = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each of some texts."""
@@ -131,3 +173,311 @@ def _runs(text: str, span: Span, most: int) -> Iterator[Span]:
             end = at if at > start else end
         yield from _stripped(text, start, end)
         start = end
+
+
+CUT = pa.schema([*CHUNK, pa.field("reason", pa.string(), nullable=False)])  # "" where it is no garbage
+RUN = np.dtype([("key", "<u8"), ("rest", "<u8"), ("rank", "u1"), ("id", HALVES), ("row", "<u8")])
+"""A chunk: the halves of its text's digest, 0 for a gold document and 1 for others, its id, its row in `cut/` as a row
+id (`tasks.formats.row_ids`)."""
+KEPT = "kept/"
+_GOLD = "gold"
+_BATCH = 256
+_NO_TEXT = {"text": "", "title": "", "headings": (), "sections": ()}
+"""Of a chunk of a document that is taken down."""
+_READ = ["id", "url", "source", "language", "tier", "title", "text"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all parts are cut with."""
+
+    config: ChunksConfig
+    documents: ArtifactFolder
+    extracted: ArtifactFolder
+    tokenizer: ArtifactFolder
+    takedowns: tuple[ArtifactFolder, ...]
+
+
+def cut_part(job: Job, part: Part, given: tuple[int, str, str, bool]) -> None:
+    """Writes one part; runs on a worker.
+
+    Args:
+        job: see `Job`.
+        part: receives the files.
+        given: number and name of the part, the path of its run, and whether any of its documents have a layout.
+    """
+    number, name, path, paged = given
+    documents = job.documents.table(f"{KEPT}{name}.parquet", columns=_READ)
+    gone = Tombstones.read(job.takedowns).mask(documents)
+    pages = _pages(job.extracted, name, documents) if paged else {}
+    count = counter(job.tokenizer.read(FILE).decode())
+    rows: list[Row] = []
+    for batch in documents.append_column("gone", pa.array(gone)).to_batches(max_chunksize=_BATCH):
+        for document in batch.to_pylist():
+            rows += _chunks(job.config, document, pages.get(document["id"]), count)
+    table = pa.Table.from_pylist(rows, schema=CUT)
+    with part.file(f"cut/{name}.parquet", rows=table.num_rows) as file:
+        pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+    sorted_runs.write(part, path, [_run(number, rows)])
+    part.metric("documents", documents.num_rows)
+    part.metric("cut", len(rows))
+
+
+def _pages(extracted: ArtifactFolder, name: str, documents: pa.Table) -> dict[str, Pages]:
+    """Returns the layouts of the documents of a part by their ids."""
+    ids = documents.column("id")
+    layouts = extracted.table(f"layout/{name}.parquet", filters=pc.field("id").isin(ids))
+    wanted = pc.field("id").isin(layouts.column("id"))
+    texts = extracted.table(f"documents/{name}.parquet", ["id", "text"], wanted)
+    before = dict(zip(texts["id"].to_pylist(), texts["text"].to_pylist(), strict=True))
+    rows = pc.index_in(layouts.column("id"), value_set=ids)
+    kept = documents.column("text").take(rows).to_pylist()
+    found = zip(layouts["id"].to_pylist(), kept, layouts["layout"].to_pylist(), strict=True)
+    return {doc_id: Pages(before[doc_id], text, layout) for doc_id, text, layout in found}
+
+
+def _chunks(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None, count: Count) -> Iterator[Row]:
+    """Yields the rows of CUT of a document; those of one that is taken down have no text and no title."""
+    text = document["text"]
+    found = units(text, _structure(config, document, pages), config.max_tokens, count)
+    for cut in Packer(text, found, config, count).chunks():
+        reason = TAKEDOWN if document["gone"] else garbage(text[cut.start + cut.overlap : cut.end], cut.kind, config)
+        boxes = pages.boxes(cut.start, cut.end) if pages else None
+        stretch = text[cut.start : cut.end]
+        yield {
+            "id": chunk_id(document["id"], cut.start, stretch),
+            "document": document["id"],
+            **{name: document[name] for name in ("url", "source", "language", "tier", "title")},
+            **cut._asdict(),
+            **(_NO_TEXT if document["gone"] else {"text": stretch}),
+            "pages": None if boxes is None else sorted({one["page"] for one in boxes}),
+            "boxes": boxes,
+            "reason": reason,
+        }
+
+
+def _structure(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None) -> list[Block]:
+    if pages:
+        return pages.blocks()
+    if document["source"] in config.code_sources:
+        return [Block(0, len(document["text"].rstrip()), CODE)]
+    return blocks(document["text"])
+
+
+def _run(part: int, rows: list[Row]) -> NDArray[np.void]:
+    """Returns RUN of the chunks of a part that are no garbage, sorted by key."""
+    good = [number for number, row in enumerate(rows) if not row["reason"]]
+    digests = packed_ids.pack(pa.array([digest128(_same(rows[number])) for number in good], pa.string()))
+    found = np.empty(len(good), RUN)
+    found["key"], found["rest"] = digests[:, 0], digests[:, 1]
+    found["rank"] = [rows[number]["tier"] != _GOLD for number in good]
+    found["id"] = packed_ids.pack(pa.array([rows[number]["id"] for number in good], pa.string()))
+    found["row"] = row_ids_of(part, np.array(good, np.int64))
+    return sorted_runs.by_key(found)
+
+
+def _same(row: Row) -> str:
+    """Returns what two chunks have in common that count as equal.
+
+    Of text the normalised words; of code and tables, where signs mean something, all characters.
+    """
+    own = row["text"][row["overlap"] :]
+    return f"{TEXT}\n{normalise(own)}" if row["kind"] == TEXT else f"{row['kind']}\n{own}"
+
+
+_TAILS = 16
+"""Most places at which an overlap may begin that are tried."""
+_TAIL_CHARACTERS = 8
+"""Code points that are searched for such places, per token of the overlap."""
+
+
+class Cut(NamedTuple):
+    """A chunk of a text: see `tasks.formats.chunks.CHUNK`. The kind is HEADING where it has nothing else."""
+
+    start: int
+    end: int
+    overlap: int
+    kind: str
+    headings: tuple[str, ...]
+    tokens: int
+    body: int
+    sections: tuple[str, ...]
+
+
+class _Overlap(NamedTuple):
+    """A stretch before the first unit of a chunk, and its tokens."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+class Packer:
+    """Packs the units of one text.
+
+    Args:
+        text: the text.
+        units: its units, each with its context within the budget.
+        config: the stage's settings.
+        count: counts tokens.
+    """
+
+    def __init__(self, text: str, units: Iterable[Unit], config: ChunksConfig, count: Count) -> None:
+        self._text = text
+        self._waiting = deque(units)
+        self._config = config
+        self._count = count
+
+    def chunks(self) -> Iterator[Cut]:
+        """Yields the chunks in order; each unit is in one of them."""
+        last: list[Unit] = []
+        while self._waiting:
+            overlap = self._overlap(last, self._waiting[0])
+            held = [self._waiting.popleft()]
+            size = self._size(overlap, held[0])
+            while self._waiting and self._joins(size, held, self._waiting[0]):
+                unit = self._waiting.popleft()
+                size += _gap(held[-1], unit) + unit.tokens
+                held.append(unit)
+            if self._waiting:
+                self._give_back(held, _body(held) or len(held))
+            cut = self._cut(overlap, held)
+            while cut.tokens > self._config.max_tokens and (overlap or len(held) > 1):
+                if not overlap:
+                    self._give_back(held, _body(held[:-1]) or len(held) - 1)
+                overlap = None
+                cut = self._cut(overlap, held)
+            yield cut
+            last = held
+
+    def _give_back(self, held: list[Unit], keep: int) -> None:
+        """Leaves the first `keep` units of a chunk; the others wait for the next one."""
+        self._waiting.extendleft(reversed(held[keep:]))
+        del held[keep:]
+
+    def _joins(self, size: int, held: Sequence[Unit], unit: Unit) -> bool:
+        """Returns whether a unit is to stand in the chunk that has `held` and about `size` tokens."""
+        if unit.kind == HEADING and _body(held) and size - held[0].context >= self._config.min_tokens:
+            return False
+        return size + _gap(held[-1], unit) + unit.tokens <= self._config.max_tokens
+
+    def _size(self, overlap: _Overlap | None, unit: Unit) -> int:
+        """Returns about how many tokens a chunk of one unit has."""
+        return unit.context + unit.tokens + (overlap.tokens + unit.start - overlap.end if overlap else 0)
+
+    def _cut(self, overlap: _Overlap | None, held: Sequence[Unit]) -> Cut:
+        """Returns the chunk with the tokens that it has; a single unit loses headings that turn out not to fit."""
+        start = overlap.start if overlap else held[0].start
+        own, end = held[0].start, held[-1].end
+        headings = _titles(held[0])
+        first = next((unit for unit in held if unit.kind != HEADING), held[0])
+        while True:
+            (tokens,) = self._count([rendered(headings, self._text[start:end])])
+            if tokens <= self._config.max_tokens or not headings or overlap or len(held) > 1:
+                sections = headings if first is held[0] else _titles(first)
+                body = 0 if first is held[0] else first.start - start
+                return Cut(start, end, own - start, _kind(held), headings, tokens, body, sections)
+            headings = headings[1:]
+
+    def _overlap(self, last: Sequence[Unit], unit: Unit) -> _Overlap | None:
+        """Returns the end of the chunk before that a chunk which begins with a unit repeats, or None."""
+        most = self._config.overlap_tokens
+        section = list(takewhile(lambda one: one.kind != HEADING and one.above == unit.above, reversed(last)))
+        if not most or not section or unit.kind == HEADING:
+            return None
+        first, end = section[-1].start, section[0].end
+        starts = self._starts(max(first, end - _TAIL_CHARACTERS * most), end, first)
+        for start, tokens in zip(starts, self._count([self._text[start:end] for start in starts]), strict=True):
+            overlap = _Overlap(start, end, tokens)
+            if tokens <= most and self._size(overlap, unit) <= self._config.max_tokens:
+                return overlap
+        return None
+
+    def _starts(self, begin: int, end: int, first: int) -> list[int]:
+        """Returns where lines and sentences begin in a stretch, the last ones; `first` is the beginning of a unit."""
+        lines = between(self._text, (begin, end), LINE)
+        starts = [start for line in lines for start, _ in between(self._text, line, SENTENCE)]
+        return (starts if begin == first else starts[1:])[-_TAILS:]
+
+
+def _body(held: Sequence[Unit]) -> int:
+    """Returns how many units there are up to the last one that is no heading; 0 where all are headings."""
+    count = len(held)
+    while count and held[count - 1].kind == HEADING:
+        count -= 1
+    return count
+
+
+def _titles(unit: Unit) -> tuple[str, ...]:
+    return tuple(one.title for one in unit.above)
+
+
+def _gap(unit: Unit, following: Unit) -> int:
+    """Returns about how many tokens are between two units: the number of their white space."""
+    return following.start - unit.end
+
+
+def _kind(held: Sequence[Unit]) -> str:
+    sizes = Counter[str]()
+    for one in held:
+        sizes[one.kind] += one.end - one.start
+    if set(sizes) == {HEADING}:
+        return HEADING
+    del sizes[HEADING]
+    return max(sizes, key=lambda kind: (sizes[kind], kind == TEXT))
+
+
+HEADING_ONLY, FEW_WORDS, FEW_LETTERS = "heading_only", "few_words", "few_letters"
+FEW_DISTINCT_WORDS, CONTENTS = "few_distinct_words", "contents"
+_LONG = 50
+"""Words from which on they can be expected to differ."""
+_LEADER = re.compile(r"(?:\.[ \t]?){4,}[ \t]*\d+[ \t]*$|…[ \t]*\d+[ \t]*$", re.MULTILINE)
+"""The dots between a title and the number of its page."""
+
+_DRAWN = re.compile(r"([^\w\s])\1{2,}")
+"""Underlines, rules and borders of tables: drawn with signs, and no text."""
+
+
+def garbage(text: str, kind: str, config: ChunksConfig) -> str:
+    """Returns the reason why a chunk is garbage, the first of the rules; "" where it is none.
+
+    Args:
+        text: the chunk, without what it repeats of the one before.
+        kind: see `tasks.formats.chunks`.
+        config: the limits.
+    """
+    if kind == HEADING:
+        return HEADING_ONLY
+    words = normalise(text).split()
+    if len(words) < config.min_words:
+        return FEW_WORDS
+    if kind != TEXT:
+        return ""
+    letters = sum(len(word) for word in words if not word.isdigit())
+    if letters < config.min_letters * len("".join(_DRAWN.sub("", text).split())):
+        return FEW_LETTERS
+    if len(words) >= _LONG and len(set(words)) < config.min_distinct * len(words):
+        return FEW_DISTINCT_WORDS
+    lines = sum(1 for line in text.split("\n") if line.strip())
+    return CONTENTS if lines > 2 and 2 * len(_LEADER.findall(text)) >= lines else ""
+
+
+FILE = "tokenizer.json"
+
+
+@lru_cache(maxsize=2)
+def counter(tokenizer_json: str) -> Count:
+    """Returns a function that counts the tokens of texts; cached per process, as loading takes a while.
+
+    Special tokens are counted as the characters that they are in a text.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parts use all cores already
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    tokenizer.encode_special_tokens = True
+
+    def count(texts: Sequence[str]) -> list[int]:
+        return [len(one) for one in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    return count

@@ -6,7 +6,7 @@ Reads `extracted` (documents/) and the files of the sets. Writes
     hits/ counts/           per part, where n-grams occur and in how many texts (`scan`)
     common.parquet          the n-grams that are common in the corpus: number, and hash
     contamination/ matches/ per part, the verdicts (`tasks.formats.contamination`)
-    sets.parquet            per set: items, those too short or common, those found, documents (`report.SETS`)
+    sets.parquet            per set: items, those too short or common, those found, documents (`judge.SETS`)
     report.html             the same for people, with the largest matches; also in MLflow, beside `matches.csv`
 
 No document is dropped or changed: that is up to consolidate.
@@ -34,10 +34,9 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.core.store import Store
 from tasks.formats.documents import parts_of
 from tasks.stages.decontaminate import index as evaluation_index
-from tasks.stages.decontaminate import report
+from tasks.stages.decontaminate import judge
 from tasks.stages.decontaminate.config import DecontaminateConfig
-from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
-from tasks.stages.decontaminate.items import files_of, read_items
+from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, files_of, read_items
 from tasks.stages.decontaminate.judge import judge_part, looked_for
 from tasks.stages.decontaminate.scan import COUNTS, fewest, scan_part
 
@@ -73,13 +72,13 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
     output.map_parts(engine, work, [PartSpec(name, name) for name in names])
     index = NgramIndex.read(config.ngram, store, folder)
     items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"))
-    result = report.collect(items, looked_for(index, _common(store, folder, index)), store, folder, names)
+    result = judge.collect(items, looked_for(index, _common(store, folder, index)), store, folder, names)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
-            report.write(part, config, items, result)
-    output.log_file("report.html", store.read(f"{folder}/{report.PAGE}"))
-    output.log_file("matches.csv", report.as_csv(result.largest))
-    return Report(metrics=report.metrics(result), note=report.note(result))
+            judge.write(part, config, items, result)
+    output.log_file("report.html", store.read(f"{folder}/{judge.PAGE}"))
+    output.log_file("matches.csv", judge.as_csv(result.largest))
+    return Report(metrics=judge.metrics(result), note=judge.note(result))
 
 
 def _scan(ngram: int, common: int, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str) -> None:

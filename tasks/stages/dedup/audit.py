@@ -6,10 +6,22 @@ The passes write, bucket by bucket or part by part,
     largest/<bucket>.parquet   the largest clusters of the bucket (LARGEST)
     domains/<part>.parquet     documents and duplicates of each registered domain (DOMAINS)
 
-Samples are of bounded size. `audit_part` reads these files.
+Samples are of bounded size. The part `audit` reads these files, `sizes/` and `sources/`, of all buckets and parts, one
+at a time. It writes
+
+    audit.json        `tasks.formats.duplicate_audit`
+    domains.parquet   documents and duplicates of all domains (DOMAINS), most duplicates first
+
+All domains are in memory at one time, about 100 bytes each; the rest is of bounded size.
+
+MLflow gets a figure (sizes of clusters, and where the duplicates are) and the share of duplicates by source. A source
+that loses most of its documents rarely consists of copies; more often its documents share a template, and the shingle
+size or the threshold does not suit it. It should be inspected before training.
 """
 
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +29,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.domain import domain_of
+from tasks.formats.duplicate_audit import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
 from tasks.formats.packed_ids import unpack
+from tasks.formats.row_ids import part_of, row_of
 from tasks.formats.sorted_runs import Buckets
+from tasks.stages.dedup import audit
+from tasks.stages.dedup.duplicates import SOURCES_FOLDER
+from tasks.stages.dedup.keepers import CLUSTER_SIZES
+from tasks.stages.dedup.workspace import Workspace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+import logging
+from collections import Counter
 
 SAMPLED = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f8")])
 """A pair of texts with its similarity, by the hash of the pair."""
@@ -135,3 +159,196 @@ def write_table(part: Part, path: str, table: pa.Table) -> None:
     """Writes a table as a file of the part."""
     with part.file(path, rows=table.num_rows) as file:
         pq.write_table(table, file, compression="zstd", compression_level=3)
+
+
+DOMAINS_FILE = "domains.parquet"
+_DOMAIN_COUNTS = 100
+"""Most domains in the audit."""
+
+
+def audit_part(
+    work: Workspace, pairs: Buckets, compared: Buckets | None, part: Part, counts: Mapping[str, int]
+) -> None:
+    """Writes the audit; runs on a worker.
+
+    Args:
+        work: the stage's files.
+        pairs: runs of the choice of keepers.
+        compared: runs of the verification; None where no pair was compared.
+        part: the part to write.
+        counts: `pairs_just_below` and `pairs_just_above`, of all batches.
+    """
+
+    def tables(paths: Iterable[str]) -> Iterator[pa.Table]:
+        return (parquet.read(work.own.local(path)) for path in paths)
+
+    names = work.names()
+    domains = audit.add_domains(tables(f"{audit.DOMAINS_FOLDER}/{name}.parquet" for name in names))
+    audit.write_table(part, DOMAINS_FILE, domains)
+    below, above = (
+        _side(work, compared.beside(name) if compared else None, counts[f"pairs_just_{name}"])
+        for name in (audit.BELOW, audit.ABOVE)
+    )
+    found = DuplicateAudit(
+        jaccard=work.config.jaccard,
+        width=audit.WIDTH,
+        sizes=_sizes(tables(pairs.beside(CLUSTER_SIZES).paths("parquet"))),
+        largest=_largest(tables(pairs.beside(audit.LARGEST_FOLDER).paths("parquet"))),
+        below=below,
+        above=above,
+        sources=source_losses(tables(f"{SOURCES_FOLDER}/{name}.parquet" for name in names)),
+        domains=_losses(domains),
+        domain_count=domains.num_rows,
+    )
+    with part.file(AUDIT_FILE) as file:
+        file.write(found.model_dump_json(indent=1).encode())
+
+
+def _losses(domains: pa.Table) -> tuple[Loss, ...]:
+    """Returns the first rows of a table of DOMAINS."""
+    rows = domains.slice(0, _DOMAIN_COUNTS).to_pylist()
+    return tuple(Loss(name=row["domain"], documents=row["documents"], duplicates=row["duplicates"]) for row in rows)
+
+
+def _sizes(counts: Iterable[pa.Table]) -> tuple[Bin, ...]:
+    """Returns the clusters by size: of 2, 3 to 4, 5 to 8 documents and so on, as far as there are any.
+
+    Args:
+        counts: those of each bucket (schema `keepers.SIZES`).
+    """
+    clusters, documents = np.zeros(64, np.int64), np.zeros(64, np.int64)
+    for table in counts:
+        size, count = (table.column(name).to_numpy() for name in ("size", "clusters"))
+        power = np.ceil(np.log2(size)).astype(np.int64)
+        np.add.at(clusters, power, count)
+        np.add.at(documents, power, size * count)
+    last = int(np.flatnonzero(clusters).max(initial=0))
+    return tuple(
+        Bin(first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power]))
+        for power in range(1, last + 1)
+    )
+
+
+def _largest(tables: Iterable[pa.Table]) -> tuple[Cluster, ...]:
+    """Returns the largest clusters of all buckets (schema LARGEST)."""
+    kept: list[Cluster] = []
+    for table in tables:
+        kept += [Cluster(**row) for row in table.to_pylist()]
+        kept = sorted(kept, key=lambda one: (-one.documents, one.cluster))[: audit.CLUSTERS]
+    return tuple(kept)
+
+
+def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
+    """Returns the sample of all batches on one side of the threshold.
+
+    Args:
+        work: the stage's files.
+        runs: of SAMPLED; None where no pair was compared.
+        pairs: how many there are in all.
+    """
+    sampled = np.empty(0, audit.SAMPLED)
+    for path in runs.paths() if runs else ():
+        sampled = audit.smallest(
+            np.concatenate([sampled, sorted_runs.read_range(work.own, [path], audit.SAMPLED, 0, 1 << 64)])
+        )
+    row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
+    named = dict(zip(row_ids.tolist(), _named(work, row_ids), strict=True))
+    shown = []
+    for left, right, jaccard in zip(*(sampled[name].tolist() for name in ("left", "right", "jaccard")), strict=True):
+        both = sorted((named[left], named[right]), key=lambda one: one[0])
+        shown.append(Pair(ids=[one[0] for one in both], clusters=[one[1] for one in both], jaccard=round(jaccard, 6)))
+    return Side(pairs=pairs, shown=sorted(shown, key=lambda pair: (-pair.jaccard, pair.ids)))
+
+
+def _named(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, str | None]]:
+    """Yields for texts, by sorted row ids, the most preferred document with the text, and its cluster."""
+    names, parts = work.part_names(), part_of(row_ids)
+    for part in np.unique(parts).tolist():
+        rows = pa.array(row_of(row_ids[parts == part]))
+        if part < work.index.count:  # its text is with an earlier version, and is not shown
+            yield from ((one, None) for one in unpack(work.index.rows(part)["id"][rows.to_numpy()]).to_pylist())
+            continue
+        path = work.own.local(f"duplicates/{names[part]}.parquet")
+        for row in parquet.read(path, columns=["id", "text", "cluster"]).take(rows).to_pylist():
+            yield row["text"] or row["id"], row["cluster"]
+
+
+_MOST = 12
+"""Maximum number of bars of a panel; `domains.parquet` has all."""
+# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
+_WIDTH, _BAR = 7.5, 0.28
+_AROUND = 2.5  # room for a panel's title and scale, in bars
+
+
+def draw(audit: DuplicateAudit, title: str) -> bytes:
+    """Draws clusters by size, and the share of duplicates of the sources and domains with the most of them.
+
+    Returns:
+        the figure as a PNG.
+    """
+    from matplotlib.figure import Figure
+
+    sources = sorted(audit.sources, key=lambda one: (-one.duplicates, one.name))[:_MOST]
+    domains = audit.domains[:_MOST]
+    rows = [len(panel) + _AROUND for panel in (audit.sizes, sources, domains)]
+    # Without pyplot: no display, no global state.
+    figure = Figure(figsize=(_WIDTH, _BAR * sum(rows) + _AROUND * _BAR), layout="constrained")
+    of_sizes, of_sources, of_domains = figure.subplots(3, 1, height_ratios=rows)
+    labels = [f" {one.clusters:,}, with {one.documents:,} documents" for one in audit.sizes]
+    counts = [one.clusters for one in audit.sizes]
+    _bars(of_sizes, [one.name for one in audit.sizes], counts, labels, "clusters by number of documents")
+    of_sizes.set_xscale("symlog")
+    _draw_losses(of_sources, sources, "share of duplicates, by source")
+    _draw_losses(of_domains, domains, "share of duplicates, of the domains with the most")
+    # A "$" in a name would begin a formula.
+    figure.suptitle(title, parse_math=False)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=100)
+    return file.getvalue()
+
+
+def _draw_losses(axes: "Axes", losses: Sequence[Loss], title: str) -> None:
+    labels = [f" {one.duplicates:,} of {one.documents:,}" for one in losses]
+    _bars(axes, [one.name[:40] for one in losses], [one.share for one in losses], labels, title)
+    axes.set_xlim(0, 1.3)
+
+
+def _bars(axes: "Axes", names: list[str], numbers: Sequence[float], labels: list[str], title: str) -> None:
+    axes.barh(range(len(names)), numbers, height=0.7)
+    for place, (number, label) in enumerate(zip(numbers, labels, strict=True)):
+        axes.annotate(label, (number, place), va="center")
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, max([*numbers, 1]) * 10)
+    axes.set_title(title)
+
+
+log = logging.getLogger("sluice.dedup")
+
+
+def source_losses(counts: Iterable[pa.Table]) -> tuple[Loss, ...]:
+    """Returns for every source its documents and how many of them are duplicates of another.
+
+    Args:
+        counts: those of each part (schema `duplicates.SOURCES`).
+    """
+    documents, lost = Counter[str](), Counter[str]()
+    for table in counts:
+        for row in table.to_pylist():
+            documents[row["source"]] += row["documents"]
+            lost[row["source"]] += row["duplicates"]
+    return tuple(Loss(name=name, documents=documents[name], duplicates=lost[name]) for name in sorted(documents))
+
+
+def alarm(sources: Iterable[Loss], alarm_share: float) -> list[str]:
+    """Logs a warning for every source whose share is above `alarm_share`; returns their names."""
+    alarming = [source for source in sources if source.share > alarm_share]
+    for source in alarming:
+        log.warning(
+            "source %s loses %.0f %% of its documents as duplicates (alarm_share is %.0f %%): look at "
+            "pairs/ before you train on what is left",
+            source.name,
+            100 * source.share,
+            100 * alarm_share,
+        )
+    return [source.name for source in alarming]

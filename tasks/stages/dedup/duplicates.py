@@ -25,8 +25,7 @@ from tasks.formats.packed_ids import unpack
 from tasks.formats.row_ids import range_of, row_of
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup import audit, preference
-from tasks.stages.dedup.records import KINDS, RECAPTURED, VERDICT
-from tasks.stages.dedup.workspace import Workspace
+from tasks.stages.dedup.workspace import KINDS, RECAPTURED, VERDICT, Workspace
 
 DUPLICATES = pa.schema(
     [

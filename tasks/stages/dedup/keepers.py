@@ -8,6 +8,9 @@ Reads the runs `clusters/`, one bucket of clusters at a time, and `preference/` 
     largest/<bucket>.parquet   the largest clusters (schema `audit.LARGEST`)
 
 Memory: about 600 bytes per document of the bucket, for the rule in `tasks.formats.duplicate_resolution`.
+
+Documents of the index that are taken down are compared with nothing: `forgotten_part` reads ids and URLs of one part of
+the index, and writes `forgotten/<part>.bin`, a run of ROW_ID.
 """
 
 from typing import NamedTuple
@@ -21,10 +24,10 @@ from tasks.core.part import Part
 from tasks.formats import sorted_runs
 from tasks.formats.duplicate_resolution import choose
 from tasks.formats.packed_ids import unpack
+from tasks.formats.row_ids import row_ids_of
 from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup import audit, preference
-from tasks.stages.dedup.records import KINDS, LABELLED, VERDICT
-from tasks.stages.dedup.workspace import Workspace
+from tasks.stages.dedup.workspace import KINDS, LABELLED, ROW_ID, VERDICT, Workspace, forgotten_path, packed
 
 PAIRS = pa.schema(
     [
@@ -128,3 +131,9 @@ def _named(members: Members, pairs: NDArray[np.int64], jaccard: NDArray[np.float
     columns = [unpack(members.ids[pairs[:, side]]) for side in (0, 1)]
     table = pa.table([*columns, pa.array(jaccard)], schema=PAIRS)
     return table.sort_by([("better", "ascending"), ("worse", "ascending")])
+
+
+def forgotten_part(work: Workspace, part: Part, number: int) -> None:
+    """Writes those of one part; runs on a worker."""
+    rows = np.flatnonzero(work.takedowns.mask(work.index.names(number)))
+    sorted_runs.write(part, forgotten_path(number), [packed(ROW_ID, key=row_ids_of(number, rows))])

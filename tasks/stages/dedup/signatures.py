@@ -8,8 +8,24 @@ Reads one part of `extracted` (id, url, warc_file, fetched_at, text) and of the 
     captures/<part>.bin     a sorted run of CAPTURE: the page of each document from a crawl
 
 That is 72 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
+
+MinHash signatures and band keys (Broder 1997; banding as in Mining of Massive Datasets, chapter 3).
+
+Pure functions over arrays. The permutations equal those of datasketch 2 ("affine32": murmur3 finaliser, then
+h -> a*h + b mod 2^32 with odd a). They are vectorised over texts: one multiply-add over a block of shingles per
+permutation, then one minimum per text. From given shingles one core processes about 150 MB of text per second
+(`benchmarks/minhash.py`); splitting into words is the bottleneck of the stage.
+
+Vectorised shingling: 64-bit hashes of the word n-grams of a batch of texts.
+
+Pure functions over arrays. Words are those of `tasks.formats.text.normalise`; two n-grams have the same hash exactly if
+`tasks.formats.text.shingles` gives them the same one, though its hash values differ: words are hashed here by a
+polynomial over their bytes, computed for a batch of texts from one cumulative sum, without a Python object per word.
+One core processes 120 to 170 MB of text per second, against 10 to 20 over lists of words.
 """
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +43,10 @@ from tasks.formats.returned import is_returned
 from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import normalise
 from tasks.stages.dedup import preference
-from tasks.stages.dedup.captures import capture_records
+from tasks.stages.dedup.candidates import text_key
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.exact import text_key
-from tasks.stages.dedup.minhash import MinHasher, band_keys
-from tasks.stages.dedup.records import packed
-from tasks.stages.dedup.shingle import batches, shingle
-from tasks.stages.dedup.workspace import Workspace
+from tasks.stages.dedup.preference import capture_records
+from tasks.stages.dedup.workspace import Workspace, packed
 
 
 class Signed(NamedTuple):
@@ -106,3 +119,174 @@ def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
     words = np.array([key is not None for key in keys], np.bool_)
     halves = np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").astype(np.uint64).reshape(-1, 2)
     return Signed(halves, words, np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64))
+
+
+# Shingles per block. 64 k values of 4 bytes fit into the cache of one core; smaller blocks cost more calls.
+_BLOCK = 65_536
+
+
+class MinHasher:
+    """Computes signatures with one family of permutations.
+
+    Args:
+        permutations: values per signature.
+        seed: of the family; equal seeds give equal signatures on every machine.
+    """
+
+    def __init__(self, permutations: int, seed: int) -> None:
+        draw = np.random.RandomState(seed)  # its stream is frozen by NumPy's compatibility policy
+        self._a = draw.randint(0, 1 << 31, permutations, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+        self._b = draw.randint(0, 1 << 32, permutations, dtype=np.uint32)
+
+    def signatures(self, shingles: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Returns the signatures of many texts.
+
+        Args:
+            shingles: the hashes of all texts, concatenated (repeats allowed), uniform over 64 bits.
+            counts: shape (texts,), number of shingles of each text.
+
+        Returns:
+            uint32 array of shape (texts, permutations); the maximum throughout for a text without shingles.
+        """
+        signatures = np.full((len(counts), len(self._a)), np.iinfo(np.uint32).max, dtype=np.uint32)
+        starts = np.cumsum(counts) - counts
+        for rows in _blocks(counts):
+            begin = starts[rows[0]]
+            hashes = _finalise(shingles[begin : starts[rows[-1]] + counts[rows[-1]]])
+            self._minima(hashes, starts[rows] - begin, rows, signatures)
+        return signatures
+
+    def _minima(
+        self,
+        hashes: NDArray[np.uint32],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        signatures: NDArray[np.uint32],
+    ) -> None:
+        permuted = np.empty_like(hashes)
+        for index, (a, b) in enumerate(zip(self._a, self._b, strict=True)):
+            np.multiply(hashes, a, out=permuted)
+            np.add(permuted, b, out=permuted)
+            signatures[rows, index] = np.minimum.reduceat(permuted, starts)
+
+
+def band_keys(signatures: NDArray[np.uint32], bands: int, rows: int) -> NDArray[np.uint64]:
+    """Folds each band of a signature into one 64-bit key.
+
+    Two different bands collide with probability 2^-64; a collision costs one verification and changes no verdict.
+
+    Returns:
+        uint64 array of shape (texts, bands).
+    """
+    split = signatures[:, : bands * rows].reshape(len(signatures), bands, rows)
+    keys = np.full((len(signatures), bands), rows, dtype=np.uint64)
+    for row in range(rows):
+        keys = (keys ^ split[:, :, row]) * np.uint64(0x9E3779B97F4A7C15)
+        keys ^= keys >> np.uint64(29)
+    return keys
+
+
+def _blocks(counts: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Splits the texts with shingles into blocks of about `_BLOCK` shingles; a block may end with a longer text."""
+    filled = np.flatnonzero(counts)
+    if len(filled) == 0:
+        return []
+    before = np.cumsum(counts[filled]) - counts[filled]
+    return np.split(filled, np.flatnonzero(np.diff(before // _BLOCK)) + 1)
+
+
+def _finalise(shingles: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Applies murmur3's 32-bit finaliser to the high half of each hash, as datasketch does.
+
+    An affine map preserves structure of its input; the finaliser removes it.
+    """
+    value = (shingles >> np.uint64(32)).astype(np.uint32)
+    value ^= value >> np.uint32(16)
+    value *= np.uint32(0x85EBCA6B)
+    value ^= value >> np.uint32(13)
+    value *= np.uint32(0xC2B2AE35)
+    value ^= value >> np.uint32(16)
+    return value
+
+
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
+
+
+def _powers(base: int, count: int) -> NDArray[np.uint64]:
+    powers = np.full(count, base, dtype=np.uint64)
+    powers[:1] = 1
+    return np.multiply.accumulate(powers)
+
+
+_UP, _DOWN = _powers(_BASE, _CHUNK), _powers(pow(_BASE, -1, 1 << 64), _CHUNK)
+
+
+def batches(texts: Sequence[str], characters: int = 4_000_000) -> Iterator[Sequence[str]]:
+    """Splits texts into batches of about so many characters; a longer text is a batch of its own."""
+    begin, size = 0, 0
+    for index, text in enumerate(texts):
+        if size and size + len(text) > characters:
+            yield texts[begin:index]
+            begin, size = index, 0
+        size += len(text)
+    if begin < len(texts):
+        yield texts[begin:]
+
+
+def shingle(normalised: Sequence[str], size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Hashes every n-gram of `size` words of every text; a shorter text is a single n-gram of all its words.
+
+    Args:
+        normalised: results of `tasks.formats.text.normalise`: words separated by one space.
+        size: words per n-gram, at least 1.
+
+    Returns:
+        uint64 array of the hashes of all texts, concatenated, in order and with repeats, uniform over 64 bits; and an
+        int64 array of shape (texts,), the number of hashes of each text.
+    """
+    words = np.fromiter((text.count(" ") + 1 if text else 0 for text in normalised), np.int64, len(normalised))
+    hashes = _word_hashes(np.frombuffer("\n".join(normalised).encode(), dtype=np.uint8))
+    if len(hashes) == 0:
+        return hashes, words
+    first = np.cumsum(words) - words
+    ngrams = _ngrams(hashes, size)
+    for width in range(1, size):
+        places = first[words == width]
+        ngrams[places] = _ngrams(hashes, width)[places]
+    counts = np.where(words > 0, np.maximum(words - size + 1, 1), 0)
+    before = np.cumsum(counts) - counts
+    places = np.repeat(first - before, counts) + np.arange(counts.sum())
+    return mix(ngrams[places]), counts
+
+
+def _word_hashes(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Hashes the words separated by spaces and newlines."""
+    breaks = np.flatnonzero(data <= ord(" "))
+    starts, ends = np.concatenate(([0], breaks + 1)), np.append(breaks, len(data))
+    filled = ends > starts  # a text without words is an empty line
+    starts, ends = starts[filled], ends[filled]
+    cuts = np.searchsorted(starts, np.arange(0, len(data) + _CHUNK, _CHUNK))
+    parts = [_chunk(data, starts[a:b], ends[a:b]) for a, b in pairwise(cuts) if b > a]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
+
+
+def _chunk(data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+    begin, end = starts[0], ends[-1]
+    span = int(end - begin)
+    # The last word of a chunk may extend beyond it; a word of megabytes (packed data) needs its own powers.
+    up, down = (_UP, _DOWN) if span <= _CHUNK else (_powers(_BASE, span), _powers(pow(_BASE, -1, 1 << 64), span))
+    sums = np.zeros(span + 1, dtype=np.uint64)
+    np.cumsum(data[begin:end] * up[:span], out=sums[1:])
+    # The sum over a word, made independent of its offset in the chunk.
+    return mix((sums[ends - begin] - sums[starts - begin]) * down[starts - begin])
+
+
+def _ngrams(hashes: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+    """Combines each hash with the `width - 1` following ones, in order; zeros after the end."""
+    padded = np.concatenate([hashes, np.zeros(width, dtype=np.uint64)])
+    total = np.full(len(hashes), width, dtype=np.uint64)
+    for offset in range(width):
+        total *= np.uint64(_BASE)
+        total += padded[offset : offset + len(hashes)]
+    return total

@@ -50,21 +50,15 @@ from tasks.formats.documents import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.formats.tombstones import tombstones_of
-from tasks.stages.dedup.audit_part import audit_part
-from tasks.stages.dedup.candidates import WANTED, candidates_part
-from tasks.stages.dedup.captures import recaptured_part
-from tasks.stages.dedup.clusters import clusters_part
-from tasks.stages.dedup.components import large_part, small_part
+from tasks.stages.dedup.audit import alarm, audit_part, draw
+from tasks.stages.dedup.candidates import WANTED, candidates_part, equal_part
+from tasks.stages.dedup.components import clusters_part, large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.duplicates import duplicates_part, earlier_part
-from tasks.stages.dedup.exact import equal_part
-from tasks.stages.dedup.figure import draw
-from tasks.stages.dedup.forgotten import forgotten_part
-from tasks.stages.dedup.keepers import OF_CYCLE, VERDICTS, keepers_part
-from tasks.stages.dedup.metrics import alarm
-from tasks.stages.dedup.shingle_sets import shingle_part
+from tasks.stages.dedup.keepers import OF_CYCLE, VERDICTS, forgotten_part, keepers_part
+from tasks.stages.dedup.preference import recaptured_part
 from tasks.stages.dedup.signatures import sign_part
-from tasks.stages.dedup.verify import EDGES, verify_part
+from tasks.stages.dedup.verify import EDGES, shingle_part, verify_part
 from tasks.stages.dedup.workspace import PARTS_FILE, Workspace, earlier_name
 
 VERSION = 5

@@ -1,7 +1,7 @@
 """What becomes of documents and copies by their ids: of this version's documents, and of what is in the index.
 
 One id may be in the index, among the documents of this version, and the keeper of copies, each in another part. So the
-three are joined in buckets of ids. Reads the runs `ids/` of the index, `seen/` (this version's documents, by `added`)
+three are joined in buckets of ids. Reads the runs `ids/` of the index, `seen/` (this version's documents, by `written`)
 and `leaving/` (what leaves the index, by `rewritten`). Writes
 
     of_version/<bucket>.bin   a run of FATE by row ids of this version's documents: KNOWN, ALONE
@@ -10,19 +10,43 @@ and `leaving/` (what leaves the index, by `rewritten`). Writes
 A copy whose keeper is no longer known, neither as a document nor as a copy, is without one from now on, and comes back
 with the next version. So does a copy whose keeper is replaced; but not one that had gone for a newer capture of its
 page, which has a still newer one now.
+
+`Work` is what the parts of the stage read: its inputs, the index before, and what it has written itself.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.core.artifact import ArtifactFolder, ArtifactId
 from tasks.core.part import Part
+from tasks.core.store import Store
 from tasks.formats import sorted_runs
-from tasks.formats.dedup_index import COPY, DOCUMENT, ENTRY, IDS, KEEPER, KINDS, NEWER
+from tasks.formats.dedup_index import COPY, DOCUMENT, ENTRY, IDS, KEEPER, KINDS, NEWER, DedupIndex
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.sorted_runs import Buckets
-from tasks.stages.dedup_index.work import Work
+from tasks.formats.tombstones import Tombstones
+
+
+@dataclass(frozen=True)
+class Work:
+    """Picklable; its size does not depend on this version's parts."""
+
+    extracted: ArtifactFolder
+    duplicates: ArtifactFolder
+    documents: ArtifactFolder
+    store: Store
+    address: ArtifactId
+    before: DedupIndex
+    takedowns: Tombstones
+
+    @property
+    def own(self) -> ArtifactFolder:
+        """This stage's artifact."""
+        return ArtifactFolder(self.store, self.address, self.address.path)
+
 
 SEEN = ENTRY
 KEPT, WENT, DROPPED, FOR = range(4)

@@ -30,12 +30,10 @@ from tasks.formats.dedup_index import FILE, DedupIndex, IndexPart, Manifest, Ori
 from tasks.formats.documents import parts_of
 from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.formats.tombstones import tombstones_of
-from tasks.stages.dedup_index.added import Own, added_part, seen_part
 from tasks.stages.dedup_index.config import DedupIndexConfig
-from tasks.stages.dedup_index.fates import fates_part
+from tasks.stages.dedup_index.fates import Work, fates_part
 from tasks.stages.dedup_index.rewritten import leaving_part, leaving_path, rewritten_part
-from tasks.stages.dedup_index.work import Work
-from tasks.stages.dedup_index.written import COPIES_METRIC
+from tasks.stages.dedup_index.written import COPIES_METRIC, Own, added_part, seen_part
 
 VERSION = 2
 

@@ -28,11 +28,11 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.tokens.shard import TRAIN
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate import heldout_report, task_report
-from tasks.stages.evaluate.contamination import learned
 from tasks.stages.evaluate.seeds import contents, spread
-from tasks.stages.evaluate.unigram import unigram_bits
+from tasks.stages.evaluate.task_report import learned
 from tasks.trainer import model_file
 from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
@@ -213,3 +213,16 @@ def _report(scores: dict[str, Any]) -> Report:
         metrics[f"contaminated_items/{name}"] = count["items"]
         note += f"; has read {count['items']:,} items of {name}" if count["items"] else ""
     return Report(metrics=metrics, note=note)
+
+
+def unigram_bits(shards: ShardSet) -> NDArray[np.float64]:
+    """Returns -log2 p of each token, float64 [vocab_size], with counts of all training shards plus one (Laplace)."""
+    size = shards.format.vocab_size
+    counts = np.ones(size, dtype=np.int64)
+    for source in shards.sources:
+        for name in shards.names(source, TRAIN):
+            shard = shards.shard(name)
+            for row, length in enumerate(shard.lengths.tolist()):
+                counts += np.bincount(shard.slice(row, 0, length), minlength=size)
+    bits: NDArray[np.float64] = np.log2(counts.sum()) - np.log2(counts)
+    return bits

@@ -1,11 +1,21 @@
 """Scores of tasks for people: a Markdown table, a figure over the milestones of a run, and metrics.
 
 A score is an entry of `tasks` in `scores.json`.
+
+Scores are flagged by the evaluation items that the model has read: from the matches of `contamination`, and which of
+these documents the steps of the run learned from, or of the runs from whose weights it began
+(`tasks.formats.tokens.exposure`).
 """
 
 import io
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from tasks.core.artifact import Artifact
+from tasks.formats.contamination import MATCHES, SETS_FILE
+from tasks.formats.tokens.exposure import of_checkpoint
+from tasks.formats.tombstones import Tombstones
 
 Score = Mapping[str, Any]
 
@@ -103,3 +113,30 @@ def draw(scores: Sequence[Score], title: str, seeds: Score | None = None) -> byt
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DPI)
     return file.getvalue()
+
+
+def learned(contamination: Artifact, checkpoint: Artifact) -> dict[str, Any]:
+    """Returns how many items of each evaluation set stand in documents that the model has learned from.
+
+    Returns:
+        {contaminated, sets: {set: {items, documents}}, problem}. A set of which nothing was read has zeros: it was
+        looked for. `problem` says why not all that the model has read can be known, or "".
+
+    Raises:
+        InputError: the plan or the shards of the run are gone.
+    """
+    matches = [
+        (row["set"], row["item"], row["id"])
+        for path in contamination.files(f"{MATCHES}/")
+        for row in contamination.table(path, columns=["set", "item", "id"]).to_pylist()
+    ]
+    exposure = of_checkpoint(checkpoint, Tombstones(documents=frozenset(uid for _, _, uid in matches)))
+    read = {row["id"] for row in exposure.rows}
+    items, documents = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for group, item, uid in matches:
+        if uid in read:
+            items[group].add(item)
+            documents[group].add(uid)
+    names = contamination.table(SETS_FILE, columns=["set"]).column("set").to_pylist()
+    sets = {name: {"items": len(items[name]), "documents": len(documents[name])} for name in names}
+    return {"contaminated": bool(read), "sets": sets, "problem": exposure.problem}

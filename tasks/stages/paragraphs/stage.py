@@ -8,7 +8,7 @@ Reads `extracted` (documents/). Writes
     top.parquet               the most repeated of all ranges (`count.COUNTS`)
     paragraphs/ repeats/      per part, the findings (`tasks.formats.paragraphs`)
     examples/                 per part, beginnings of the most repeated ones (`mark`)
-    boilerplate.parquet       the 100 most repeated paragraphs with counts and an example (`report.BOILERPLATE`)
+    boilerplate.parquet       the 100 most repeated paragraphs with counts and an example (`BOILERPLATE`)
     report.html               the same for people; also in MLflow
 
 No document is dropped or changed: that is up to consolidate.
@@ -21,20 +21,22 @@ No document is dropped or changed: that is up to consolidate.
 Memory of this process: 100 rows per range of hashes, one range at a time.
 """
 
+import io
 from collections.abc import Iterable
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.stage import Inputs, Output, PartSpec, Report
+from tasks.core.pages import template
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import parts_of
 from tasks.formats.sorted_runs import Buckets, bucket_count
-from tasks.stages.paragraphs import report
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.count import COUNTS, FOLDER, TOP, count_part, most
-from tasks.stages.paragraphs.mark import TOP_FILE, mark_part
+from tasks.stages.paragraphs.mark import EXAMPLE, TOP_FILE, mark_part
 from tasks.stages.paragraphs.scan import scan_part
 
 VERSION = 2
@@ -58,9 +60,9 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     metrics = _metrics(scanned, counted, marked)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
-            report.write(part, config, report.collect(own, names), metrics)
-    output.log_file("report.html", own.read(report.PAGE))
-    output.log_file("boilerplate.parquet", own.read(report.TABLE))
+            write(part, config, collect(own, names), metrics)
+    output.log_file("report.html", own.read(PAGE))
+    output.log_file("boilerplate.parquet", own.read(TABLE))
     output.leave_out(record.name for record in scanned)
     return Report(metrics=metrics, note=_note(metrics))
 
@@ -101,3 +103,42 @@ def _note(metrics: dict[str, float]) -> str:
         f"{metrics['documents_with_repeats']:,.0f} of {metrics['documents']:,.0f} documents repeat others in "
         f"{metrics['repeated_share']:.1%} of the characters"
     )
+
+
+PAGE, TABLE = "report.html", "boilerplate.parquet"
+BOILERPLATE = pa.schema(
+    [
+        *(COUNTS.field(name) for name in ("documents", "texts", "domains", "hash")),
+        *(EXAMPLE.field(name) for name in ("url", "example")),
+    ]
+)
+
+
+def collect(own: ArtifactFolder, names: Iterable[str]) -> pa.Table:
+    """Returns BOILERPLATE: the most repeated paragraphs with their examples."""
+    found = (own.table(f"examples/{name}.parquet") for name in names)
+    examples = {row["hash"]: row for table in found for row in table.to_pylist()}
+    top = own.table(TOP_FILE).to_pylist()
+    rows = [{**row, **examples[row["hash"]]} for row in top]
+    return pa.Table.from_pylist([{name: row[name] for name in BOILERPLATE.names} for row in rows], schema=BOILERPLATE)
+
+
+def write(part: Part, config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> None:
+    """Writes the table and the page."""
+    with part.file(TABLE, rows=boilerplate.num_rows) as file:
+        file.write(as_parquet(boilerplate))
+    with part.file(PAGE) as file:
+        file.write(page(config, boilerplate, metrics))
+
+
+def page(config: ParagraphsConfig, boilerplate: pa.Table, metrics: dict[str, float]) -> bytes:
+    """Returns the page as HTML in UTF-8, without scripts and external resources."""
+    described = {"config": config, "rows": boilerplate.to_pylist(), "metrics": metrics}
+    return template(__package__, "report.html").render(described).encode("utf-8", "replace")
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    """Returns a table as a Parquet file."""
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd", compression_level=3)
+    return file.getvalue()

@@ -5,8 +5,13 @@ champion; without one there is none, and nothing is scored. Writes the documents
 `tasks.trainer.evaluation.comparison`), `comparison.json` {champion, challenger, promoted, reason, confidence, score,
 rows} and `report.md`, and logs the report and `comparison.png` to the tracker, which gives the model the alias
 "challenger". `promoted` is the verdict; the stage `promote` puts it into effect.
+
+Of a registered model, `model/lineage.json` is read, too: it has the content of the `scores.json` that it was registered
+
+with, with the items that it has read and other seeds.
 """
 
+import json
 import math
 from typing import Any
 
@@ -18,7 +23,7 @@ from tasks.stages.promote import verdict
 from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.promote.decision import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
 from tasks.stages.promote.report import figure, markdown
-from tasks.stages.promote.scores import read_in_training, seeds_of
+from tasks.stages.promote.verdict import Seeds
 from tasks.trainer.evaluation.comparison import compare, texts_of
 from tasks.trainer.evaluation.contender import TOKENIZER, Contender
 from tasks.trainer.evaluation.items import files_of
@@ -110,3 +115,20 @@ def _metrics(found: dict[str, Any]) -> dict[str, float]:
             metrics[f"{name}/difference"] = one["difference"]
             metrics |= {f"{name}/{edge}": value for edge, value in edges if value is not None}
     return metrics
+
+
+def read_in_training(model: Artifact) -> dict[str, dict[str, int] | None]:
+    """Returns for each task {items, documents} that the model has learned from; None where it was not looked for."""
+    scores = _scores(model)
+    return {task["task"]: task["contamination"] for task in scores.get("tasks", ()) if task["step"] == scores["step"]}
+
+
+def seeds_of(model: Artifact) -> Seeds:
+    """Returns the values over seeds by (kind, name, metric); {} where the model was trained with one."""
+    rows = _scores(model).get("seeds", {}).get("rows", ())
+    return {(row["kind"], row["name"], row["metric"]): row["values"] for row in rows}
+
+
+def _scores(model: Artifact) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(model.read("model/lineage.json"))["scores"]
+    return found

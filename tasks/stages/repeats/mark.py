@@ -17,7 +17,7 @@ from tasks.core.stage import Part
 from tasks.formats.sorted_runs import Buckets, read_range
 from tasks.formats.tokens.repeats import AGAIN, DOCUMENT, KIND, SPAN
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.stages.repeats.runs import OCCURRENCE
+from tasks.stages.repeats.maximal import OCCURRENCE
 
 _BLOCK_TOKENS = 1 << 22
 

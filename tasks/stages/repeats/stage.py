@@ -36,8 +36,7 @@ from tasks.formats.tokens.spans import groups_of
 from tasks.stages.repeats import report
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.repeats.mark import Job, mark_shard
-from tasks.stages.repeats.maximal import REPEAT, maximal, outstanding
-from tasks.stages.repeats.runs import occurrences, repeated
+from tasks.stages.repeats.maximal import REPEAT, maximal, occurrences, outstanding, repeated
 from tasks.stages.repeats.suffixes import Key, Suffixes
 
 VERSION = 1

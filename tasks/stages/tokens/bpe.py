@@ -1,6 +1,6 @@
 """Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
 
-Reads `documents` (kept/) and, where the recipe names one, the file of a tokenizer (see `imported`); writes
+Reads `documents` (kept/) and, where the recipe names one, the file of a tokenizer (see `token_import`); writes
 `tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token) and `fertility.json` (see
 `fertility`; of the sample).
 
@@ -29,7 +29,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.text import hash64
 from tasks.formats.tokens.labels import label
-from tasks.stages.tokens import fertility, imported
+from tasks.stages.tokens import fertility, token_import
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.encoder import Reference
 
@@ -55,7 +55,7 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
     documents = inputs["documents"]
     sample = draw(documents, engine, config)
     if config.file:
-        made = imported.read(config.file, config.end_of_text)
+        made = token_import.read(config.file, config.end_of_text)
     else:
         made = train((one.text for one in sample), config).to_str(pretty=True)
     tokenizer = Reference(made).tokenizer

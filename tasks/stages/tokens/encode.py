@@ -12,7 +12,7 @@ texts end. It counts in n_tokens and not in n_bytes.
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,23 +22,94 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import parquet
+from tasks.core import checksums, parquet
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats import key_index
 from tasks.formats.heldout import draw
+from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
+from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.stages.tokens import fertility, token_import
 from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.fertility import Counts
-from tasks.stages.tokens.shard_writer import Row, ShardWriter
 from tasks.stages.tokens.token_import import TokenSource
+
+
+@dataclass(frozen=True)
+class Row:
+    """One document: its tokens with end-of-text, the UTF-8 bytes of its text, and its label in each column."""
+
+    uid: bytes
+    url: str
+    tokens: NDArray[Any]
+    n_bytes: int
+    labels: tuple[str, ...]
+
+
+class ShardWriter:
+    """Buffers the documents of one part by source and split, and writes a shard whenever a buffer is full.
+
+    Args:
+        part: the part that is made.
+        index: its number, in the names of its shards.
+        fmt: format of the shards.
+        columns: names of the labels.
+        shard_tokens: tokens from which a shard is closed.
+    """
+
+    def __init__(self, part: Part, index: int, fmt: TokenFormat, columns: Sequence[str], shard_tokens: int) -> None:
+        self._part = part
+        self._index = index
+        self._format = fmt
+        self._columns = columns
+        self._shard_tokens = shard_tokens
+        self._buffers: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
+        self._pieces: dict[tuple[str, str], int] = defaultdict(int)
+        self._entries: list[Indexed] = []
+        self._bytes = 0
+
+    def add(self, row: Row, source: str, split: str) -> None:
+        """Adds one document."""
+        key = (source, split)
+        self._buffers[key].append(row)
+        self._sizes[key] += len(row.tokens)
+        self._bytes += row.n_bytes
+        if self._sizes[key] >= self._shard_tokens:
+            self._flush(key)
+
+    def close(self) -> None:
+        """Writes the remaining buffers and the index."""
+        for key in sorted(self._buffers):
+            self._flush(key)
+        self._part.metric("bytes", self._bytes)
+        write_index(self._part, self._entries)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        rows = self._buffers.pop(key)
+        name = shard_name(*key, self._index, self._pieces[key])
+        uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
+        labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._columns)}
+        path = f"{FOLDER}/{name}.arrow"
+        with checksums.file(self._part, path, rows=len(rows)) as file:
+            buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
+            offsets = write_shard(file, buffer, self._format).tolist()
+        self._entries.extend(
+            Indexed(name, row, document.uid, document.url, offset, len(document.tokens))
+            for row, (document, offset) in enumerate(zip(rows, offsets, strict=True))
+        )
+        self._part.count_out(len(rows))
+        self._part.metric("tokens", self._sizes[key])
+        self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
+        self._pieces[key] += 1
+        self._sizes[key] = 0
+
 
 VERSION = 3
 _SUMMARY = "summary"  # sorts after the parts

@@ -30,8 +30,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens import marks, origin
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.withheld import withheld_rows
-from tasks.stages.train.figure import loss_curve
 from tasks.stages.train.monitor import Monitor
+from tasks.stages.train.report import loss_curve
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here

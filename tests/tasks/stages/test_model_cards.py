@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tasks.filters.ngram.model import Scores
-from tasks.stages.classifiers import card as classifiers
+from tasks.stages.classifiers import stage as classifiers
 from tasks.stages.classifiers.config import ClassifierSettings
 from tasks.stages.classifiers.texts import Example, Examples
-from tasks.stages.perplexity import card as perplexity
+from tasks.stages.perplexity import stage as perplexity
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.cuts import Cuts
 

@@ -11,7 +11,7 @@ import torch
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.stages.evaluate.unigram import unigram_bits
+from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.bpb import bits_per_byte, document_bits
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.heldout import Heldout, heldout, windows

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from tasks.formats.duplicate_resolution import choose
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.shingle_sets import shingle_sets
 from tasks.stages.dedup.signatures import sign
-from tasks.stages.dedup.verify import jaccard
+from tasks.stages.dedup.verify import jaccard, shingle_sets
 
 
 class Expected(NamedTuple):

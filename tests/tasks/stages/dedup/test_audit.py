@@ -8,7 +8,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.stages.dedup import audit
-from tasks.stages.dedup.audit_part import DOMAINS_FILE
+from tasks.stages.dedup.audit import DOMAINS_FILE
 from tasks.stages.dedup.config import DedupConfig
 from tests.tasks.stages.dedup.made import document, rows_of
 from tests.tasks.stages.dedup.test_stage import dedup, edited, prose

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.formats.dedup_index import BAND, TEXT
 from tasks.formats.mix import mix
-from tasks.stages.dedup.candidates import distinct, pairs, shared_texts
+from tasks.stages.dedup.candidates import distinct, equal_links, pairs, shared_texts
 from tasks.stages.dedup.components import both_ways, labels_of, large_star, small_star
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.exact import equal_links
 from tasks.stages.dedup.preference import order, preferences
-from tasks.stages.dedup.records import EDGE, PAIR, packed, pair_key
+from tasks.stages.dedup.workspace import EDGE, PAIR, packed, pair_key
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.dedup import reference

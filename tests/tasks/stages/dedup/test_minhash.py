@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasketch import MinHash
 
-from tasks.stages.dedup.minhash import MinHasher, band_keys
+from tasks.stages.dedup.signatures import MinHasher, band_keys
 from tasks.stages.dedup.verify import jaccard
 
 

@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import TokenizerConfig
-from tasks.stages.tokens.shard_writer import Row, ShardWriter
+from tasks.stages.tokens.encode import Row, ShardWriter
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 

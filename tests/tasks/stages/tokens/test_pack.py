@@ -19,7 +19,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.tokens import pack
 from tasks.stages.tokens.config import EncodeConfig, PackConfig
-from tasks.stages.tokens.packing import Documents, Packed, best_fit, concat
+from tasks.stages.tokens.pack import Documents, Packed, best_fit, concat
 from tests.corpora import tokens_in
 
 LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)

@@ -17,8 +17,8 @@ from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import alerts, report, stage
-from tasks.stages.train.chart import BUCKETS, chart, thinned
 from tasks.stages.train.monitor import Monitor
+from tasks.stages.train.report import BUCKETS, chart, thinned
 from tasks.trainer.config import InitialSpec, TrainSpec
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
