@@ -1,28 +1,21 @@
-"""Units: what a chunk is put together from. A block that fits the budget is one, a larger one is several.
+"""Chunks of a part: texts are divided into units, and consecutive units become chunks within the budget of tokens.
 
-Pure functions. A text is divided at its lines, these at sentences, these at white space or, where there is none, at any
-code point; code first at blank lines. Only blocks that do not fit are divided, and only as far as is needed.
-
-First step, per part: the chunks of its documents, which of them are garbage, and what the others have as text.
-
-Reads one part of `documents` (kept/) and, where `extracted` has a layout for it, that and the texts that it is of.
-Writes
+Reads one part of `documents` (kept/) and, where `extracted` has a layout for it, that and the texts that it is of; and
+the tokenizer of the store. Writes
 
     cut/<part>.parquet  every chunk (CUT), in the order of documents and texts
-    runs/<number>.bin   every chunk that is no garbage (RUN), sorted by its text's hash
+    runs/<number>.bin   every chunk that is not garbage (RUN), sorted by its text's hash
 
-Packing: consecutive units of a text become chunks within the budget.
+A block that fits the budget is one unit, a larger one is several: a text is divided at its lines, these at sentences,
+these at white space or, where there is none, at any code point; code first at blank lines.
 
 A chunk takes units as long as they fit. A heading begins a new one where the chunk has `min_tokens` already, and ends
 none, unless what follows does not fit behind it. The tokens of a chunk are counted on the chunk as it is rendered:
 those of its units do not add up exactly.
 
-Garbage: chunks from which nothing is to be learned, by rules that look at one chunk alone.
-
-Pure functions. `few_letters`, `few_distinct_words` and `contents` judge text only: code and tables have other
-shares of signs, figures and repeated words.
-
-Counting of tokens with a tokenizer of the store.
+Garbage are chunks from which nothing is to be learned, by rules that look at one chunk alone. `few_letters`,
+`few_distinct_words` and `contents` judge text only: code and tables have other shares of signs, figures and repeated
+words.
 """
 
 import os
