@@ -8,7 +8,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from tests.k8s.admission import limited
 from tests.k8s.conftest import K8S
-from tests.k8s.custom import errors
+from tests.k8s.definitions import built_in
 
 PLACE = """
 [place]
@@ -81,12 +81,16 @@ def specs(recipe):
 
 
 @pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
-def test_pod_gang_and_dask_cluster_are_valid_in_strict_mode(recipe, template):
+def test_every_pod_that_the_operators_ask_for_is_valid_in_strict_mode(recipe, template):
+    for name, spec in specs(recipe(template)):
+        assert built_in({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}) == [], name
+
+
+@pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
+def test_gang_and_dask_cluster_have_no_field_that_their_projects_do_not_define(recipe, template, definitions):
     made = recipe(template)
-    assert errors(pod(made)[1]) == []
-    assert errors(gang(made)) == []
-    for one in dask(made):
-        assert errors(one) == []
+    for one in (gang(made), *dask(made)):
+        assert definitions.errors(one) == []
 
 
 @pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
@@ -122,8 +126,12 @@ def test_they_know_the_store_and_mlflow_by_the_settings_of_their_namespace(recip
         assert sources == [settings["metadata"]["name"]], name
 
 
+def is_of_work(one, kind):
+    return one["kind"] == kind and one["metadata"]["namespace"] == "sluice-work"
+
+
 def test_a_pod_may_fill_its_scratch_volume_without_being_evicted(recipe, rendered, templates):
-    [limits] = [one["spec"]["limits"][0]["default"] for one in rendered("base") if one["kind"] == "LimitRange"]
+    [limits] = [one["spec"]["limits"][0]["default"] for one in rendered("base") if is_of_work(one, "LimitRange")]
     allowed = {name: parse_quantity(limits["ephemeral-storage"]) for name in ("trainer.yaml", "dask.yaml")}
     for name in ("executor.yaml", "executor-git-sync.yaml"):
         own = templates[name]["spec"]["containers"][0]["resources"]["limits"]["ephemeral-storage"]
@@ -140,7 +148,7 @@ def test_a_gang_goes_to_a_queue_that_exists_and_fits_the_quota(recipe, rendered)
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == local["metadata"]["name"]
     assert made["metadata"]["namespace"] == local["metadata"]["namespace"]
     job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
-    [limits] = [one for one in rendered("base") if one["kind"] == "LimitRange"]
+    [limits] = [one for one in rendered("base") if is_of_work(one, "LimitRange")]
     asked = limited(job["template"]["spec"], limits)["containers"][0]["resources"]["requests"]
     [queue] = [one for one in rendered("base") if one["kind"] == "ClusterQueue"]
     fits = [
@@ -155,14 +163,18 @@ def test_a_gang_goes_to_a_queue_that_exists_and_fits_the_quota(recipe, rendered)
 
 
 @pytest.fixture
-def task_pod(airflow_db):
+def task_pod(airflow_db, values, monkeypatch):
     """A function of a template's file name: the pod that the executor makes of it for one try of a task."""
 
-    def make(template):
+    settings = {}
+    exec(values("airflow.yaml")["airflowLocalSettings"], settings)
+    monkeypatch.setattr("airflow.settings.pod_mutation_hook", settings["pod_mutation_hook"])
+
+    def make(template, task_id="fetch"):
         base = PodGenerator.deserialize_model_file(str(K8S / "pods" / template))
         made = PodGenerator.construct_pod(
             dag_id="web.crawl",
-            task_id="fetch",
+            task_id=task_id,
             pod_id="web-crawl-fetch-1",
             try_number=1,
             kube_image="sluice/airflow:0.1.0",
@@ -174,6 +186,7 @@ def task_pod(airflow_db):
             scheduler_job_id="1",
             run_id="manual",
             map_index=0,
+            with_mutation_hook=True,
         )
         return ApiClient().sanitize_for_serialization(made)
 
@@ -183,12 +196,21 @@ def task_pod(airflow_db):
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
 def test_airflow_makes_a_valid_task_pod_of_the_template(task_pod, template):
     made = task_pod(template)
-    assert errors(made) == []
+    assert built_in(made) == []
     [container] = made["spec"]["containers"]
     assert container["image"] == "sluice/airflow:0.1.0"
     assert container["args"][:3] == ["python", "-m", "airflow.sdk.execution_time.execute_workload"]
     # By these labels the policies know a crawler.
     assert made["metadata"]["labels"].items() >= {"component": "worker", "tier": "airflow", "task_id": "fetch"}.items()
+
+
+@pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
+def test_a_crawler_has_an_account_of_its_own_and_no_token_of_the_kubernetes_api(task_pod, template):
+    for task_id in ("fetch", "render"):
+        spec = task_pod(template, task_id)["spec"]
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-crawler", False)
+    spec = task_pod(template, "extract")["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-worker", True)
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
