@@ -13,7 +13,7 @@ from tests.k8s.render import render
 __all__ = ["airflow_db", "dag_bag", "definitions", "recipes"]
 
 K8S = Path(__file__).parents[2] / "k8s"
-FOLDERS = ("base", "overlays/kind", "overlays/eks")
+FOLDERS = ("base", "overlays/kind", "overlays/eks", "overlays/eks-fixed")
 TEMPLATES = tuple(sorted(path.name for path in (K8S / "pods").glob("*.yaml")))
 
 

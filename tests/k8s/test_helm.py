@@ -84,11 +84,7 @@ def whole_chart(installed):
         made.validate_schema(installed)
         texts = made.render(installed, name=RELEASE, namespace=NAMESPACE)
     return [
-        one
-        for name, text in texts.items()
-        if not name.endswith("NOTES.txt")
-        for one in yaml.safe_load_all(text)
-        if one
+        one for name, text in texts.items() if not name.endswith("NOTES.txt") for one in yaml.safe_load_all(text) if one
     ]
 
 
@@ -216,12 +212,15 @@ def test_keys_of_airflow_are_files_and_in_no_environment(installed):
 def test_airflow_takes_each_key_from_its_file(values, tmp_path):
     """The real configuration of Airflow, with the environment of the values and files in place of the volume."""
     environment = {
-        one["name"]: one["value"].replace("/run/secrets/airflow", str(tmp_path)) for one in values("airflow.yaml")["env"]
+        one["name"]: one["value"].replace("/run/secrets/airflow", str(tmp_path))
+        for one in values("airflow.yaml")["env"]
     }
     for value in environment.values():
         (tmp_path / value.rsplit("/", 1)[1]).write_text(f"sqlite:///{value.removeprefix('cat ')}.db")
     asked = [name.removesuffix("_CMD").removeprefix("AIRFLOW__").lower().split("__") for name in environment]
-    code = f"import json; from airflow.configuration import conf; print(json.dumps([conf.get(*one) for one in {asked}]))"
+    code = (
+        f"import json; from airflow.configuration import conf; print(json.dumps([conf.get(*one) for one in {asked}]))"
+    )
     plain = {name: value for name, value in os.environ.items() if name.removesuffix("_CMD") + "_CMD" not in environment}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**plain, **environment}, capture_output=True, text=True, check=True

@@ -13,7 +13,7 @@ from tests.k8s.render import containers, pod_of
 
 LONG_RUNNING = {"Deployment", "StatefulSet", "DaemonSet"}
 # Filled in from the recipe by the operators: image and resources. See test_rendered_pods.
-FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "dask.yaml"}
+FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "trainer-efa.yaml", "dask.yaml"}
 
 
 def pods(rendered, templates):
@@ -127,8 +127,7 @@ def test_only_task_pods_of_airflow_are_given_a_token(rendered, templates):
     assert with_token == {"executor.yaml", "executor-git-sync.yaml"}
 
 
-IMAGE = re.compile(r"^[a-z0-9./-]+(:[0-9a-z][\w.-]*)(@sha256:[0-9a-f]{64})?$")
-VERSION = re.compile(r":v?\d+\.\d+")
+IMAGE = re.compile(r"^[a-z0-9./-]+((:v?\d+\.\d[\w.-]*)|(@sha256:[0-9a-f]{64}))$")
 
 
 def test_every_image_is_pinned_to_a_version(rendered, templates):
@@ -138,7 +137,22 @@ def test_every_image_is_pinned_to_a_version(rendered, templates):
                 assert "image" not in container
             else:
                 assert IMAGE.match(container["image"]), name
-                assert VERSION.search(container["image"]), name
+
+
+def test_on_eks_every_image_of_this_repository_goes_by_its_digest_and_by_one(rendered, values):
+    objects, chart = rendered("overlays/eks"), values("airflow-eks.yaml")
+    said = {c["image"] for one in objects if (spec := pod_of(one)) for c in containers(spec) if "sluice/" in c["image"]}
+    [settings] = [
+        one["data"] for one in objects if one["metadata"]["name"] == "sluice-settings" and "AIRFLOW_CONN" in str(one)
+    ]
+    airflow = chart["images"]["airflow"]
+    assert said == {f"{airflow['repository']}@{airflow['digest']}"}
+    assert chart["defaultAirflowDigest"] == airflow["digest"]
+    tag = chart["config"]["kubernetes_executor"]["worker_container_tag"]
+    assert tag == f"{values('airflow.yaml')['defaultAirflowTag']}@{airflow['digest']}"
+    for name in ("SLUICE_WORKER_IMAGE", "SLUICE_TRAINER_IMAGE"):
+        assert "@sha256:" in settings[name]
+        assert IMAGE.match(settings[name])
 
 
 def test_nothing_says_latest():

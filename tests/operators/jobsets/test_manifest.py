@@ -91,6 +91,18 @@ def test_kueue_takes_the_gang_and_not_its_pods():
     assert "kueue" not in json.dumps(job_of(made))
 
 
+def test_ranks_go_to_one_zone_where_there_is_a_choice_unless_the_template_says_otherwise(tmp_path):
+    affinity = job_of(gang())["spec"]["template"]["spec"]["affinity"]
+    [near] = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+    assert near["podAffinityTerm"]["labelSelector"] == {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": NAME}}
+    path = tmp_path / "trainer.yaml"
+    own = "podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: rack}]}"
+    path.write_text(TEMPLATE.replace("spec:\n", f"spec:\n  affinity: {{{own}}}\n", 1))
+    affinity = job_of(gang(template=str(path)))["spec"]["template"]["spec"]["affinity"]
+    assert set(affinity) == {"podAntiAffinity"}
+
+
 def test_without_a_queue_the_gang_starts_at_once():
     made = gang(queue="")
     assert "suspend" not in made["spec"]
