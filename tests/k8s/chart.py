@@ -1,4 +1,4 @@
-"""The official chart of Airflow, as far as it is at hand, and the parameters that the charts of the controllers document.
+"""The official chart of Airflow, as far as it is at hand, and the parameters that charts of controllers document.
 
 Reads the schema and the default values of the chart (version 1.20) from the real test data, and merges the files of
 k8s/helm over them as Helm does. `ValuesChart` is a chart of this schema whose only template prints the values, so that

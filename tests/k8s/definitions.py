@@ -1,12 +1,12 @@
 """Strict checks of objects: built-in kinds by Kubernetes' schemas, custom ones by the definitions of their projects.
 
-Reads the CustomResourceDefinitions of JobSet, Kueue, Kubeflow Trainer and dask-kubernetes from the real test data. Their
-schemas leave unknown fields open, since the API server prunes them; here a field that a schema does not name is an
-error at any depth. What only a webhook or a rule in CEL checks is not here.
+Reads the CustomResourceDefinitions of JobSet, Kueue, Kubeflow Trainer and dask-kubernetes from the real test data.
+Their schemas leave unknown fields open, since the API server prunes them; here a field that a schema does not name is
+an error at any depth. What only a webhook or a rule in CEL checks is not here.
 """
 
-import copy
 import gzip
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,18 +61,23 @@ class Definitions:
         return [f"{'.'.join(map(str, one.path))}: {one.message}" for one in wrong] + built_in(about)
 
 
+def definitions_in(folder: Path) -> Iterator[Object]:
+    """Yields the CustomResourceDefinitions in the `*.yaml.gz` of a folder; none where there is no such folder."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for path in sorted(folder.glob("*.yaml.gz")):
+        yield from filter(None, yaml.load_all(gzip.decompress(path.read_bytes()), loader))
+
+
 @cache
 def _schemas(folder: Path) -> dict[tuple[str, str], Object]:
     found = {}
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    for path in sorted(folder.glob("*.yaml.gz")):
-        for definition in yaml.load_all(gzip.decompress(path.read_bytes()), loader):
-            spec = definition["spec"]
-            for version in spec["versions"]:
-                schema = _closed(copy.deepcopy(version["schema"]["openAPIV3Schema"]))
-                text = {"type": "string"}
-                schema["properties"] |= {"apiVersion": text, "kind": text, "metadata": {"type": "object"}}
-                found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
+    for definition in definitions_in(folder):
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            schema = _closed(version["schema"]["openAPIV3Schema"])
+            text = {"type": "string"}
+            schema["properties"] |= {"apiVersion": text, "kind": text, "metadata": {"type": "object"}}
+            found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
     return found
 
 
@@ -91,9 +96,8 @@ def _closed(schema: Any) -> Any:
         inside = schema.get(name)
         for one in inside.values() if name == "properties" and isinstance(inside, dict) else [inside]:
             _closed(one)
-    if "properties" in schema and schema.get("type") == "object":
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            schema.setdefault("additionalProperties", False)
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        schema.setdefault("additionalProperties", False)
     return schema
 
 
