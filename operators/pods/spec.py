@@ -219,13 +219,15 @@ def _with_disk(spec: k8s.V1PodSpec, recipe: Recipe, place: KubernetesPlace) -> N
     # What is less than a GiB fits everywhere, and a queue of others need not cover it.
     if DISK in {**resources.requests, **resources.limits} or not on_node or needed <= 1:
         return
-    room = quantity(volume.empty_dir.size_limit) / _GIB if volume and volume.empty_dir.size_limit else needed
-    if needed > room:
-        raise RecipeError(
-            f"{recipe.name}: the training needs {needed} GiB of scratch in each pod, and the volume {volume.name} of "
-            f"[place.kubernetes] template {place.template} holds {room:.0f} GiB",
-            "raise its sizeLimit, take a template with a larger volume, or keep fewer checkpoints and milestones",
-        )
+    room = float(needed)
+    if volume is not None and volume.empty_dir.size_limit:
+        room = quantity(volume.empty_dir.size_limit) / _GIB
+        if needed > room:
+            raise RecipeError(
+                f"{recipe.name}: the training needs {needed} GiB of scratch in each pod, and the volume {volume.name} "
+                f"of [place.kubernetes] template {place.template} holds {room:.0f} GiB",
+                "raise its sizeLimit, take a template with a larger volume, or keep fewer checkpoints and milestones",
+            )
     resources.requests[DISK] = f"{needed}Gi"
     resources.limits.setdefault(DISK, f"{math.ceil(room) + SPARE_GIB}Gi")
 
@@ -233,8 +235,8 @@ def _with_disk(spec: k8s.V1PodSpec, recipe: Recipe, place: KubernetesPlace) -> N
 def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     """Returns the bytes that a pod of a training has in scratch at most.
 
-    That are its part of the checkpoints that the run keeps, one more (being written, or fetched as a whole after a
-    loss), and what it reads of the shards, as far as the cache keeps it.
+    Its part of the checkpoints that the run keeps, one more (being written, or fetched as a whole after a loss), and
+    what it reads of the shards, as far as the cache keeps it.
     """
     train, layout, seq_len = recipe.train, recipe.place.train.layout, recipe.pack.seq_len
     shape = Shape.of(train.model, recipe.tokenizer.vocab_size)
