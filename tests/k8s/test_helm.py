@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
@@ -209,24 +210,44 @@ def test_keys_of_airflow_are_files_and_in_no_environment(installed):
     assert mount["readOnly"] is True
 
 
-def test_airflow_takes_each_key_from_its_file(values, tmp_path):
-    """The real configuration of Airflow, with the environment of the values and files in place of the volume."""
-    environment = {
-        one["name"]: one["value"].replace("/run/secrets/airflow", str(tmp_path))
-        for one in values("airflow.yaml")["env"]
-    }
-    for value in environment.values():
-        (tmp_path / value.rsplit("/", 1)[1]).write_text(f"sqlite:///{value.removeprefix('cat ')}.db")
+STARTED = """
+import json
+from airflow import settings
+from airflow.configuration import conf
+from kubernetes.client import models as k8s
+
+def account(task_id):
+    pod = k8s.V1Pod(metadata=k8s.V1ObjectMeta(labels={"task_id": task_id}), spec=k8s.V1PodSpec(containers=[]))
+    settings.pod_mutation_hook(pod)
+    return pod.spec.service_account_name
+
+keys = [conf.get(*one) for one in ASKED]
+print(json.dumps({"keys": keys, "accounts": [account(one) for one in ("fetch", "render", "extract")]}))
+"""
+
+
+def test_airflow_takes_its_keys_from_files_and_the_crawlers_account_from_its_local_settings(values, tmp_path):
+    """A process of the real Airflow, with environment and local settings of the values, files in place of volumes."""
+    chart = values("airflow.yaml")
+    given = {one["name"]: one["value"] for one in chart["env"]}
+    environment = {name: value.replace("/run/secrets/airflow", str(tmp_path)) for name, value in given.items()}
+    contents = [f"sqlite:///{value.removeprefix('cat ')}.db" for value in environment.values()]
+    for value, content in zip(environment.values(), contents, strict=True):
+        Path(value.removeprefix("cat ")).write_text(content)
+    # Where the chart mounts it.
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "airflow_local_settings.py").write_text(chart["airflowLocalSettings"])
     asked = [name.removesuffix("_CMD").removeprefix("AIRFLOW__").lower().split("__") for name in environment]
-    code = (
-        f"import json; from airflow.configuration import conf; print(json.dumps([conf.get(*one) for one in {asked}]))"
-    )
-    plain = {name: value for name, value in os.environ.items() if name.removesuffix("_CMD") + "_CMD" not in environment}
+    plain = {name: value for name, value in os.environ.items() if f"{name}_CMD" not in environment}
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**plain, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", STARTED.replace("ASKED", str(asked))],
+        env={**plain, **environment, "AIRFLOW_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == [f"sqlite:///{value.removeprefix('cat ')}.db" for value in environment.values()]
+    assert found == {"keys": contents, "accounts": ["airflow-crawler", "airflow-crawler", None]}
 
 
 def test_pods_of_failed_tasks_go_an_hour_after_they_ended_by_a_command_that_airflow_has(values):
