@@ -83,7 +83,7 @@ class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
         self.recipe = recipe
 
     def execute(self, context: Any) -> None:
-        """Deletes the cluster and waits until it is deleted."""
+        """Deletes the cluster and waits until it is gone; says so where it is not and has no pods any more."""
         from operators.dask.api import remove
 
         with fails_at_once():
@@ -91,8 +91,7 @@ class DaskTeardownOperator(BaseOperator):  # type: ignore[misc]
             if pods is None:
                 return  # the recipe was changed during the run; the idle guard ends the cluster
             name = run_name(context)
-            removed = remove(pods, name)
-            log.info("Dask cluster %s: %s", name, "removed" if removed else "it was gone already")
+            log.info("Dask cluster %s: %s", name, remove(pods, name))
 
 
 def on_cluster(recipe: Recipe, work: Sequence[BaseOperator]) -> None:

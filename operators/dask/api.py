@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
 from kubernetes_asyncio.client.exceptions import ApiException
@@ -20,9 +21,9 @@ from kubernetes_asyncio.config import ConfigException
 
 from operators.dask.manifests import API, COMM, OWNER, STATUS, Object
 from operators.pods.api import EVENTS, NODES, PODS, Api, Kind, message_of
-from operators.pods.failure import PodFailure, failure_of
+from operators.pods.failure import PodFailure, failure_of, heals_seldom
 from operators.pods.outage import Unreachable
-from operators.pods.waiting import SURE_S, broken_by, why_waiting
+from operators.pods.waiting import SURE_S, UNLIKELY_S, broken_by, why_waiting
 from tasks.core.errors import RecipeError, TransientError
 from tasks.run.place import DaskPods
 
@@ -37,10 +38,12 @@ START_S = 600.0
 OPERATOR_S = 30.0
 """Seconds within which the Dask operator must process a new cluster."""
 OUTAGE_S = 45.0
-REMOVE_S = 150.0
+REMOVE_S = 300.0
 """Seconds for the deletion of a cluster. The operator keeps it by a finalizer, and checks only once a minute while it
 waits for a scheduler that never started."""
 LOOK_S = 1.0
+SAY_S = 30.0
+"""Seconds between two lines of a deletion that takes long."""
 
 T = TypeVar("T")
 
@@ -69,11 +72,20 @@ def make(pods: DaskPods, cluster: Object, autoscaler: Object | None) -> Cluster:
     return _run(lambda api: _make(api, cluster, autoscaler), pods)
 
 
-def remove(pods: DaskPods, name: str) -> bool:
-    """Deletes a cluster and waits until it is deleted; returns False where there was none.
+class Removal(StrEnum):
+    """How the deletion of a cluster ended, in words for the log."""
+
+    REMOVED = "removed"
+    ABSENT = "there is none any more"
+    LEFT = "has no pods any more; its object is still listed, and goes when its finalizers do"
+    """Kubernetes ends it without us: the deletion is accepted, and what belongs to it has owner references."""
+
+
+def remove(pods: DaskPods, name: str) -> Removal:
+    """Deletes a cluster and waits until its object is gone, at most for `REMOVE_S`.
 
     Raises:
-        TransientError: pods of it are still there after `REMOVE_S`.
+        TransientError: pods of it are still there after that.
     """
     return _run(lambda api: _remove(api, pods.namespace, name), pods)
 
@@ -116,22 +128,29 @@ def _refused(error: ApiException, namespace: str) -> NoReturn:
 
 async def _make(api: Api, cluster: Object, autoscaler: Object | None) -> Cluster:
     meta = cluster["metadata"]
-    await _created(api, cluster)
+    made = await _created(api, cluster)
     if autoscaler is not None:
         with _there_already():
-            await api.create(AUTOSCALERS, meta["namespace"], autoscaler)
+            await api.create(AUTOSCALERS, meta["namespace"], _owned(autoscaler, made))
     return await _Start(api, meta["namespace"], meta["name"]).wait()
 
 
-async def _created(api: Api, cluster: Object) -> None:
+def _owned(made: Object, owner: Object) -> Object:
+    """Returns an object that Kubernetes deletes with its owner, whoever deletes that."""
+    reference = {name: owner[name] for name in ("apiVersion", "kind")}
+    reference |= {name: owner["metadata"][name] for name in ("name", "uid")}
+    return {**made, "metadata": {**made["metadata"], "ownerReferences": [reference]}}
+
+
+async def _created(api: Api, cluster: Object) -> Object:
     """Creates the cluster; adopts an existing one of the same run, waits for one that is being deleted."""
     meta = cluster["metadata"]
     deadline = time.monotonic() + REMOVE_S
     while True:
         try:
-            await api.create(CLUSTERS, meta["namespace"], cluster)
+            made = await api.create(CLUSTERS, meta["namespace"], cluster)
             log.info("Dask cluster %s: made in %s", meta["name"], meta["namespace"])
-            return
+            return {**cluster, "metadata": made["metadata"]}
         except ApiException as error:
             if error.status != 409:
                 raise
@@ -142,7 +161,7 @@ async def _created(api: Api, cluster: Object) -> None:
                 raise RecipeError(f"the DaskCluster {meta['name']} is of {owner}", "remove it or rename the recipe")
             if "deletionTimestamp" not in there:
                 log.info("Dask cluster %s: there already, adopted", meta["name"])
-                return
+                return {**cluster, "metadata": there}
         if time.monotonic() > deadline:
             raise _still_there(meta["name"])
         await asyncio.sleep(LOOK_S)
@@ -229,7 +248,8 @@ class _Start:
             self.last_reason = reason
             log.info("Dask cluster %s: %s", self.name, reason)
         self.wrong_since = (self.wrong_since or time.monotonic()) if hopeless else None
-        if hopeless and self.wrong_since and time.monotonic() - self.wrong_since > SURE_S:
+        patience = UNLIKELY_S if hopeless and heals_seldom(hopeless) else SURE_S
+        if hopeless and self.wrong_since and time.monotonic() - self.wrong_since > patience:
             kind = RecipeError if hopeless.permanent else TransientError
             detail = f": {hopeless.last_lines[-1]}" if hopeless.last_lines else ""
             remedy = hopeless.remedy.replace("[place.kubernetes]", "[place.dask.kubernetes]")
@@ -258,25 +278,29 @@ def _crashing(pod: Object, container: str) -> PodFailure | None:
     return None
 
 
-async def _remove(api: Api, namespace: str, name: str) -> bool:
-    with contextlib.suppress(ApiException):
+async def _remove(api: Api, namespace: str, name: str) -> Removal:
+    with contextlib.suppress(ApiException):  # it has an owner reference, too
         await api.delete(AUTOSCALERS, namespace, name, grace_s=None, propagation="Background")
     if not await api.delete(CLUSTERS, namespace, name, grace_s=None, propagation="Foreground"):
-        return False
-    deadline = time.monotonic() + REMOVE_S
-    while time.monotonic() < deadline:
+        return Removal.ABSENT
+    began, saying, held = time.monotonic(), time.monotonic() + SAY_S, ""
+    while time.monotonic() - began < REMOVE_S:
         try:
-            await api.get(CLUSTERS, namespace, name)
+            found = await api.get(CLUSTERS, namespace, name)
         except ApiException as error:
             if error.status == 404:
-                return True
+                return Removal.REMOVED
             raise
+        held = ", ".join(found["metadata"].get("finalizers") or []) or "nothing"
+        if time.monotonic() > saying:
+            log.info("Dask cluster %s: waiting until it is gone; it is held by %s", name, held)
+            saying += SAY_S
         await asyncio.sleep(LOOK_S)
     pods = await api.list(PODS, namespace, labels=f"dask.org/cluster-name={name}")
     if pods.get("items"):
         raise _still_there(name)
-    log.warning("the DaskCluster %s has no pods any more; it goes when the Dask operator looks at it again", name)
-    return True
+    log.warning("Dask cluster %s: still listed after %.0f s, held by %s. Does the operator run?", name, REMOVE_S, held)
+    return Removal.LEFT
 
 
 def _still_there(name: str) -> TransientError:

@@ -40,6 +40,8 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 RESTART = "jobset.sigs.k8s.io/restart-attempt"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
+ZONE = "topology.kubernetes.io/zone"
+
 DISTURBED = "PodDisrupted"
 
 
@@ -60,6 +62,8 @@ def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Obj
     container = spec["containers"][0]
     container["env"] = _environment(container.get("env") or [], name, place, nproc)
     metadata: Object = {"labels": pod_labels}
+    # Ranks speak to one another in every step: nodes of one zone, where the scheduler has the choice.
+    spec.setdefault("affinity", _near(name))
     if annotations := body["metadata"].get("annotations"):
         metadata["annotations"] = annotations
     return {
@@ -77,6 +81,13 @@ def jobset(pod: k8s.V1Pod, name: str, place: KubernetesPlace, nproc: int) -> Obj
                 {"name": RANKS, "replicas": 1, "template": {"spec": _job(place, {"metadata": metadata, "spec": spec})}}
             ],
         },
+    }
+
+
+def _near(name: str) -> Object:
+    gang = {"labelSelector": {"matchLabels": {JOBSET_NAME: name}}, "topologyKey": ZONE}
+    return {
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": gang}]}
     }
 
 

@@ -24,6 +24,7 @@ LAST_LINES = 20
 
 _GONE_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "authentication required", "no such image",
                "not exist", "invalid reference")  # fmt: skip
+_UNTRUSTED_REGISTRY = ("no such host", "x509:", "server gave http response to https client")
 _IMAGE_WAITS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 _CONFIG_WAITS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _CANNOT_START = ("ContainerCannotRun", "StartError")
@@ -164,8 +165,17 @@ def blocked(pod: Object, last_pull: str = "") -> PodFailure | None:
     return None
 
 
+def heals_seldom(failure: PodFailure) -> bool:
+    """Returns whether an image is out of reach for a cause that ends by itself within minutes, or not at all.
+
+    The registry's name is unknown, or its certificate is not trusted: a name server that restarts, a clock that is set.
+    """
+    return failure.kind == "image" and any(word in failure.reason.lower() for word in _UNTRUSTED_REGISTRY)
+
+
 def _no_image(reason: str, message: str, image: str) -> PodFailure:
-    wrong = reason in ("InvalidImageName", "ErrImageNeverPull") or any(word in message.lower() for word in _GONE_IMAGE)
+    lasting = _GONE_IMAGE + _UNTRUSTED_REGISTRY
+    wrong = reason in ("InvalidImageName", "ErrImageNeverPull") or any(word in message.lower() for word in lasting)
     remedy = "check [place.kubernetes] image, and that the nodes may pull from its registry"
     return PodFailure("image", f"image {image} cannot be had ({reason}): {message}", wrong, remedy)
 

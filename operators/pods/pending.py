@@ -11,7 +11,7 @@ from typing import Any
 from operators.pods.api import EVENTS, LOCAL_QUEUES, NODES, WORKLOADS, Api, Kind
 from operators.pods.failure import PodFailure
 from operators.pods.outage import Refused
-from operators.pods.waiting import SURE_S, Wait, why_queued, why_waiting
+from operators.pods.waiting import SURE_S, UNLIKELY_S, Wait, why_queued, why_waiting
 
 Object = dict[str, Any]
 
@@ -46,7 +46,7 @@ class PendingPodMonitor:
         self.api, self.namespace, self.queue, self.say = api, namespace, queue, say
         self.queue_s, self.scale_up_s = queue_s, scale_up_s
         self._last_reason = ""
-        self._hopeless_since: tuple[bool, float] | None = None
+        self._hopeless_since: tuple[float, float] | None = None
         self._looked = float("-inf")
         self._refused: dict[Kind, float] = {}
         self._nodes: list[Object] | None = None
@@ -83,7 +83,10 @@ class PendingPodMonitor:
         return Wait("waiting in its Kueue queue")
 
     def judge(self, wait: Wait) -> PodFailure | None:
-        """Logs a new reason, and returns it once it has been hopeless for `SURE_S` (growable: for `scale_up_s`)."""
+        """Logs a new reason, and returns it once it has been hopeless for long enough.
+
+        That is `SURE_S`, for a growable wait `scale_up_s`, for an unlikely one `UNLIKELY_S`.
+        """
         reason = wait.reason
         if wait.growable:
             reason += f" [if no autoscaler adds a node within {self.scale_up_s:.0f} s, the task fails]"
@@ -94,10 +97,10 @@ class PendingPodMonitor:
             self._hopeless_since = None
             return None
         now = time.monotonic()
-        if self._hopeless_since is None or self._hopeless_since[0] != wait.growable:
-            self._hopeless_since = (wait.growable, now)
-        stood = now - self._hopeless_since[1]
-        return wait.hopeless if stood >= (self.scale_up_s if wait.growable else SURE_S) else None
+        patience = self.scale_up_s if wait.growable else UNLIKELY_S if wait.unlikely else SURE_S
+        if self._hopeless_since is None or self._hopeless_since[0] != patience:
+            self._hopeless_since = (patience, now)
+        return wait.hopeless if now - self._hopeless_since[1] >= patience else None
 
     async def events(self, name: str) -> list[Object]:
         """Returns the events about an object."""
@@ -109,7 +112,7 @@ class PendingPodMonitor:
 
     def _due(self) -> bool:
         now = time.monotonic()
-        soon = self._hopeless_since is not None and not self._hopeless_since[0]
+        soon = self._hopeless_since is not None and self._hopeless_since[0] <= SURE_S
         if now - self._looked < LOOK_S and not soon:
             return False
         self._looked = now

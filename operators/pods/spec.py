@@ -5,9 +5,13 @@ the store and needs neither the Kubernetes API nor a sidecar.
 
 No secret is in a pod's spec: `[place.kubernetes] secrets` names Kubernetes secrets (`envFrom`), `service_account`
 provides workload identity. The template file is for settings that recipes do not have: volumes, security context,
-affinity, host network. The first container of the template is the stage's.
+affinity, host network, resources of other devices. The first container of the template is the stage's.
+
+A training asks for the disk that its plan says: its scratch volume is on the node, and a pod that fills more of it than
+it asked for is the first to be evicted.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +21,25 @@ from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.client import models as k8s
 
+from operators.pods.waiting import quantity
 from tasks.core.errors import RecipeError
 from tasks.run.place import KubernetesPlace, all_filled
 from tasks.run.recipe import Recipe
+from tasks.trainer.planning.estimate import estimate
+from tasks.trainer.shape import Shape
 
 CONTAINER = "base"
 """Name of the stage's container; the provider's own name for it."""
 
 SAVE_MARGIN_S = 20
 """Seconds by which torchrun's time limit for saving is below the pod's grace period."""
+
+DISK = "ephemeral-storage"
+SPARE_GIB = 20
+"""Of the node's disk beside a scratch volume: logs, and what else the container writes."""
+CACHE_GB = 50.0
+"""Size of the cache of shards where the place's `env` has no SLUICE_CACHE_GB."""
+_GIB = 2**30
 
 _NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -62,13 +76,16 @@ def stage_pod(recipe: Recipe, stage: str) -> k8s.V1Pod:
         metadata=k8s.V1ObjectMeta(namespace=place.namespace, labels=stage_labels(recipe, stage, place)),
         spec=_spec(recipe, place),
     )
-    if not place.template:
-        return _with_shared_memory(pod)
-    template = _template(recipe, place)
-    template.spec.containers[0].name = CONTAINER
-    _without_repeated_env(template.spec.containers[0], pod.spec.containers[0])
-    _with_placement(template.spec, pod.spec)
-    return _with_shared_memory(PodGenerator.reconcile_pods(template, pod))
+    if place.template:
+        template = _template(recipe, place)
+        template.spec.containers[0].name = CONTAINER
+        _without_repeated_env(template.spec.containers[0], pod.spec.containers[0])
+        _with_resources(template.spec.containers[0], pod.spec.containers[0])
+        _with_placement(template.spec, pod.spec)
+        pod = PodGenerator.reconcile_pods(template, pod)
+    if stage == "train":
+        _with_disk(pod.spec, recipe, place)
+    return _with_shared_memory(pod)
 
 
 def stage_labels(recipe: Recipe, stage: str, place: KubernetesPlace) -> dict[str, str]:
@@ -181,6 +198,59 @@ def _without_repeated_env(template: k8s.V1Container, own: k8s.V1Container) -> No
     # Lists are joined when the two are merged; a variable must not occur twice.
     names = {one.name for one in own.env}
     template.env = [one for one in template.env or [] if one.name not in names]
+
+
+def _with_resources(template: k8s.V1Container, own: k8s.V1Container) -> None:
+    # The provider's merge would drop the template's, such as network devices.
+    given = template.resources or k8s.V1ResourceRequirements()
+    own.resources.requests = {**(given.requests or {}), **own.resources.requests}
+    own.resources.limits = {**(given.limits or {}), **own.resources.limits}
+
+
+def _with_disk(spec: k8s.V1PodSpec, recipe: Recipe, place: KubernetesPlace) -> None:
+    """Requests the disk of a training's plan, where scratch is on the node and the template says nothing.
+
+    Raises:
+        RecipeError: the scratch volume of the template is too small for the plan.
+    """
+    resources, volume = spec.containers[0].resources, _scratch(spec)
+    needed = math.ceil(planned_bytes(recipe, place) / _GIB)
+    on_node = volume is None or (volume.empty_dir is not None and volume.empty_dir.medium != "Memory")
+    # What is less than a GiB fits everywhere, and a queue of others need not cover it.
+    if DISK in {**resources.requests, **resources.limits} or not on_node or needed <= 1:
+        return
+    room = float(needed)
+    if volume is not None and volume.empty_dir.size_limit:
+        room = quantity(volume.empty_dir.size_limit) / _GIB
+        if needed > room:
+            raise RecipeError(
+                f"{recipe.name}: the training needs {needed} GiB of scratch in each pod, and the volume {volume.name} "
+                f"of [place.kubernetes] template {place.template} holds {room:.0f} GiB",
+                "raise its sizeLimit, take a template with a larger volume, or keep fewer checkpoints and milestones",
+            )
+    resources.requests[DISK] = f"{needed}Gi"
+    resources.limits.setdefault(DISK, f"{math.ceil(room) + SPARE_GIB}Gi")
+
+
+def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
+    """Returns the bytes that a pod of a training has in scratch at most.
+
+    Its part of the checkpoints that the run keeps, one more (being written, or fetched as a whole after a loss), and
+    what it reads of the shards, as far as the cache keeps it.
+    """
+    train, layout, seq_len = recipe.train, recipe.place.train.layout, recipe.pack.seq_len
+    shape = Shape.of(train.model, recipe.tokenizer.vocab_size)
+    ranks = recipe.place.train.nproc * place.nodes
+    saving = estimate(recipe.plan, train, shape, seq_len, layout, ranks)["checkpoints"]
+    read = train.steps * train.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / place.nodes
+    cache = float(place.env.get("SLUICE_CACHE_GB") or CACHE_GB) * 1e9
+    return float(saving["scratch_gb"] * 1e9 / place.nodes + saving["bytes"] + min(read, cache))
+
+
+def _scratch(spec: k8s.V1PodSpec) -> k8s.V1Volume | None:
+    """Returns the volume at /tmp, where scratch and cache are, or None where it is the container's own layer."""
+    names = {mount.name for mount in spec.containers[0].volume_mounts or [] if mount.mount_path == "/tmp"}
+    return next((volume for volume in spec.volumes or [] if volume.name in names), None)
 
 
 def _with_placement(template: k8s.V1PodSpec, own: k8s.V1PodSpec) -> None:

@@ -4,7 +4,7 @@ Waiting for a free GPU and waiting in a Kueue queue are normal and end with `que
 exist is an error: it is reported after `SURE_S`, well within a minute. So is a node pool that a cluster autoscaler
 reports as impossible. Without such an event a pool with zero nodes looks like one that does not exist, and the place's
 `scale_up_s` decides. An image that cannot be pulled just now (its registry answers 503) is waited for as long as a
-start may take.
+start may take; a registry whose name is unknown, or whose certificate is not trusted, for `UNLIKELY_S`.
 
 Reads events of the pod, the nodes and Kueue's workload as far as Airflow has the rights; others are left out.
 """
@@ -14,12 +14,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from operators.pods.failure import PodFailure, blocked
+from operators.pods.failure import PodFailure, blocked, heals_seldom
 
 Object = dict[str, Any]
 
 SURE_S = 30.0
 """Seconds a cause must persist before it counts: an autoscaler takes 10 to 30 s to report."""
+
+UNLIKELY_S = 180.0
+"""Seconds a cause must persist that seldom ends by itself: the name service of a node restarts within that."""
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available: (.*)", re.S)
 _PREEMPTION = re.compile(r" (?:no new claims to deallocate,? ?)?preemption:")
@@ -44,11 +47,13 @@ class Wait:
         reason: in words.
         hopeless: why waiting will not help; None: it may.
         growable: a further node of an autoscaler, which has reported nothing so far, would help.
+        unlikely: waiting may help for some minutes, and not beyond.
     """
 
     reason: str
     hopeless: PodFailure | None = None
     growable: bool = False
+    unlikely: bool = False
 
 
 def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Object] = ()) -> Wait:
@@ -62,7 +67,7 @@ def why_waiting(pod: Object, events: Iterable[Object] = (), nodes: Sequence[Obje
     events = sorted(events, key=_when)
     stopped = blocked(pod, _last_pull(events))
     if stopped:
-        return Wait(stopped.reason, stopped if stopped.permanent else None)
+        return Wait(stopped.reason, stopped if stopped.permanent else None, unlikely=heals_seldom(stopped))
     unscheduled = _condition(pod, "PodScheduled")
     if unscheduled and unscheduled.get("status") == "False":
         return _unscheduled(str(unscheduled.get("message") or ""), pod, events, nodes)

@@ -57,7 +57,7 @@ class Airflow:
             response = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise TransientError(
-                f"Airflow at {self.url} does not response ({error})", "see `make demo` or its logs"
+                f"Airflow at {self.url} does not respond ({error})", "see `make demo` or its logs"
             ) from None
         if response.is_error:
             raise ApiError(method, path, response.status_code, _detail(response))

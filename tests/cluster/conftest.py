@@ -44,6 +44,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nothing takes long: causes are believed, and nodes given up, after seconds."""
     if not Settings().kube_config:
         monkeypatch.setattr("operators.pods.pending.SURE_S", 1.0)
+        monkeypatch.setattr("operators.pods.pending.UNLIKELY_S", 2.0)
         monkeypatch.setattr("operators.pods.pending.LOOK_S", 0.2)
         monkeypatch.setattr("operators.jobsets.trigger.SURE_S", 2.0)
         monkeypatch.setattr("operators.pods.api.TICK_S", 0.5)
@@ -54,6 +55,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("operators.jobsets.trigger.DRAIN_S", 3.0)
         monkeypatch.setattr("operators.pods.owner.LOST_S", 3.0)
         monkeypatch.setattr("operators.dask.api.SURE_S", 1.0)
+        monkeypatch.setattr("operators.dask.api.UNLIKELY_S", 2.0)
 
 
 @pytest.fixture(scope="session")

@@ -88,13 +88,14 @@ def make(recipe: Recipe, run: str = "manual__1") -> Any:
     return ensure(recipe, {"ti": Instance, "run_id": run})
 
 
-def remove(recipe: Recipe, name: str) -> bool:
+def remove(recipe: Recipe, name: str) -> str:
+    """Removes a cluster as the teardown task does; returns the name of its `Removal`."""
     from operators.dask.api import remove as removed
     from operators.dask.manifests import place_of
 
     pods = place_of(recipe)
     assert pods is not None
-    return removed(pods, name)
+    return removed(pods, name).name
 
 
 def captures(store: Path, recipe: str, pages: int = 12, lost: int = 0) -> None:

@@ -128,8 +128,8 @@ def test_a_cluster_of_the_same_run_is_adopted_and_of_another_is_not(bed: Bed, da
     )
     with pytest.raises(RecipeError, match="is of other"):
         make(recipe)
-    assert remove(recipe, first["name"])
-    assert not remove(recipe, first["name"])
+    assert remove(recipe, first["name"]) == "REMOVED"
+    assert remove(recipe, first["name"]) == "ABSENT"
 
 
 @pytest.mark.timeout(180)

@@ -32,9 +32,10 @@ def test_a_cluster_is_made_adopted_used_and_removed(cluster, recipe) -> None:
     assert len(of(cluster, made["name"], "scheduler")) == 1
     with open_engine(made["address"]) as engine:
         assert dict(engine.map(abs, range(-20, 0))) == {at: 20 - at for at in range(20)}
-    assert remove(one, made["name"])
+    assert remove(one, made["name"]) == "REMOVED"
+    assert cluster.dask_clusters() == []
     cluster.until(lambda: cluster.dask_clusters() == [] and not cluster.pods(f"{DASK}={made['name']}"), 60)
-    assert not remove(one, made["name"])
+    assert remove(one, made["name"]) == "ABSENT"
 
 
 def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
@@ -50,7 +51,7 @@ def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
     cluster.until(another, 60)
     with open_engine(made["address"]) as engine:
         assert dict(engine.map(abs, [-1, -2])) == {0: 1, 1: 2}
-    assert remove(one, made["name"])
+    assert remove(one, made["name"]) == "REMOVED"
 
 
 def test_a_cluster_whose_image_is_not_there_is_told_and_removed(cluster, recipe) -> None:
@@ -58,5 +59,5 @@ def test_a_cluster_whose_image_is_not_there_is_told_and_removed(cluster, recipe)
     with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be had"):
         make(one)
     [found] = cluster.dask_clusters()
-    assert remove(one, found["metadata"]["name"])
+    assert remove(one, found["metadata"]["name"]) == "REMOVED"
     cluster.until(lambda: not cluster.pods(f"{DASK}={found['metadata']['name']}"), 60)

@@ -8,7 +8,7 @@ import pytest
 from tasks.core.errors import RecipeError, TransientError
 from tasks.run.recipe import find_recipe
 from tests.cluster.bed import Bed
-from tests.cluster.bed.dask import CLUSTERS, DaskClusters
+from tests.cluster.bed.dask import AUTOSCALERS, CLUSTERS, FINALIZER, DaskClusters
 from tests.cluster.bed.resources import PODS, QUOTAS, SECRETS
 from tests.cluster.dask_clusters import bed, dask, make, place, remove, states
 from tests.waiting import until
@@ -78,17 +78,34 @@ def test_an_api_that_is_away_can_be_tried_again(bed: Bed, dask: DaskClusters, qu
 
 
 def test_a_cluster_whose_scheduler_never_came_up_goes_although_its_operator_looks_later(
-    bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch
+    bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch, caplog
 ) -> None:
+    caplog.set_level("INFO", "sluice.dask")
     bed.missing_images.add("sluice/worker:test")
     dask.busy_s = 8.0
     told(recipes, RecipeError, "cannot be had")
     monkeypatch.setattr("operators.dask.api.REMOVE_S", 2.0)
-    assert remove(find_recipe("bad"), dask.made[0])
+    monkeypatch.setattr("operators.dask.api.SAY_S", 0.5)
+    assert remove(find_recipe("bad"), dask.made[0]) == "LEFT"
+    assert "waiting until it is gone; it is held by" in caplog.text
+    assert f"still listed after 2 s, held by {FINALIZER}" in caplog.text
     assert bed.store.select(PODS) == []
     [left] = bed.store.select(CLUSTERS)
     assert "deletionTimestamp" in left["metadata"]
     until(lambda: bed.store.select(CLUSTERS) == [], 30)
+
+
+def test_an_autoscaler_goes_with_its_cluster_whoever_deletes_that(
+    bed: Bed, dask: DaskClusters, quick: None, recipes
+) -> None:
+    recipes("owned", place(low=1, high=2))
+    name = make(find_recipe("owned"))["name"]
+    [found] = bed.store.select(AUTOSCALERS)
+    [owner] = found["metadata"]["ownerReferences"]
+    [cluster] = bed.store.select(CLUSTERS)
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("DaskCluster", name, cluster["metadata"]["uid"])
+    bed.store.delete(CLUSTERS, "training", name)
+    until(lambda: bed.store.select(AUTOSCALERS) == [] == bed.store.select(CLUSTERS), 30)
 
 
 def test_a_cluster_whose_pods_stay_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch) -> None:

@@ -1,112 +1,157 @@
-"""The parameters that the Helm charts document, as far as k8s/helm could use them.
+"""The official chart of Airflow, as far as it is at hand, and the parameters that charts of controllers document.
 
-From the parameter reference and the default values of Airflow's chart (1.19; 1.22 is installed), and the default values
-of the charts of Kueue, JobSet and the Dask operator. Not checked here: what the templates of the chart make of a value.
+Reads the schema and the default values of the chart (version 1.20) from the real test data, and merges the files of
+k8s/helm over them as Helm does. `ValuesChart` is a chart of this schema whose only template prints the values, so that
+Helm itself merges, validates and renders what is templated in them. What the chart's own templates make of the values
+is shown where the chart is at hand: `SLUICE_AIRFLOW_CHART` names its folder or archive.
 """
 
+import gzip
+import json
+import re
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import jsonschema
+import yaml
+
+Object = dict[str, Any]
+
+RELEASE, NAMESPACE = "airflow", "sluice"
+
+# Components that the values of the chart switch on by the version of Airflow and not by `enabled`: absent from 3 on.
+_BEFORE_3 = {"webserver"}
+
+# The last lines stand for helpers of the chart that its default values call.
+_SHOWN = """
+{{- range $name, $one := .Values }}
+{{- if and (kindIs "map" $one) (hasKey $one "args") }}
+---
+args: {{ tpl (toYaml $one.args) $ | nindent 2 }}
+{{- end }}
+{{- end }}
+---
+airflow_local_settings.py: {{ tpl .Values.airflowLocalSettings . | quote }}
+---
+envFrom: {{ tpl .Values.extraEnvFrom . | nindent 2 }}
+---
+config: {{ tpl (toYaml .Values.config) . | nindent 2 }}
+{{- define "airflow.fullname" }}airflow{{ end }}
+{{- define "airflow_dags" }}/opt/airflow/dags{{ end }}
+{{- define "airflow_pod_template_file" }}/opt/airflow/pod_templates{{ end }}
+{{- define "dag_bundle_config_list" }}[]{{ end }}
+{{- define "cpu_count" }}1{{ end }}
+"""
+
+
+class AirflowChart:
+    """The schema and the default values of the chart.
+
+    Args:
+        shared_data: folder of the real test data.
+    """
+
+    def __init__(self, shared_data: Path) -> None:
+        [self._schema] = (shared_data / "helm").glob("airflow-*.values.schema.json.gz")
+        [self._defaults] = (shared_data / "helm").glob("airflow-*.values.yaml.gz")
+
+    @cached_property
+    def schema(self) -> Object:
+        """Returns the JSON schema of the values."""
+        found: Object = json.loads(gzip.decompress(self._schema.read_bytes()))
+        return found
+
+    @cached_property
+    def defaults(self) -> Object:
+        """Returns the default values."""
+        found: Object = yaml.safe_load(gzip.decompress(self._defaults.read_bytes()))
+        return found
+
+    def errors(self, values: Object) -> list[str]:
+        """Returns what the chart's schema refuses in `values` merged over the defaults, each with its path."""
+        found = jsonschema.Draft7Validator(self.schema).iter_errors(merged(self.defaults, values))
+        return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in found]
+
+    def unknown(self, values: Object) -> list[str]:
+        """Returns the paths in `values` that the chart has neither in its schema nor in its defaults."""
+        return list(_unknown(values, self.schema, self.defaults, ""))
+
+    def accounts(self, values: Object) -> dict[str, str]:
+        """Returns the service accounts that the chart makes of `values`: component -> name."""
+        whole = merged(self.defaults, values)
+        return {
+            component: account["name"] or f"{RELEASE}-{_kebab(component)}"
+            for component, account in _accounts(whole)
+            if account["create"]
+        }
+
+    def accounts_of_others(self, values: Object) -> dict[str, str | None]:
+        """Returns the service accounts that components use and the chart does not make: component -> name."""
+        whole = merged(self.defaults, values)
+        return {component: account["name"] for component, account in _accounts(whole) if not account["create"]}
+
+    def values_chart(self, folder: Path) -> Path:
+        """Writes a chart with this schema and these defaults whose template prints the templated values."""
+        (folder / "templates").mkdir(parents=True)
+        about = {"apiVersion": "v2", "name": RELEASE, "version": "1.20.0", "appVersion": whole_version(self.defaults)}
+        (folder / "Chart.yaml").write_text(yaml.safe_dump(about))
+        (folder / "values.yaml").write_bytes(gzip.decompress(self._defaults.read_bytes()))
+        (folder / "values.schema.json").write_bytes(gzip.decompress(self._schema.read_bytes()))
+        (folder / "templates" / "shown.yaml").write_text(_SHOWN)
+        return folder
+
+
+def whole_version(values: Object) -> str:
+    """Returns the version of Airflow in values."""
+    return str(values["airflowVersion"])
+
+
+def merged(base: Object, over: Object) -> Object:
+    """Returns values over values as Helm merges them: objects by key, lists as a whole, null removes a key."""
+    found = dict(base)
+    for key, value in over.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict) and isinstance(found.get(key), dict):
+            found[key] = merged(found[key], value)
+        else:
+            found[key] = value
+    return found
+
+
+def _accounts(whole: Object) -> list[tuple[str, Object]]:
+    return [
+        (name, one["serviceAccount"])
+        for name, one in whole.items()
+        if isinstance(one, dict) and "serviceAccount" in one and one.get("enabled", True) and name not in _BEFORE_3
+    ]
+
+
+def _kebab(component: str) -> str:
+    plain = component.removesuffix("s") if component == "workers" else component
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", plain).lower()
+
+
+def _unknown(values: Any, schema: Object, defaults: Any, at: str) -> list[str]:
+    # The chart leaves `additionalProperties` open in many places, so a misspelt key would be taken and ignored.
+    if not isinstance(values, dict) or not schema.get("properties"):
+        return []
+    known = schema["properties"]
+    inside = defaults if isinstance(defaults, dict) else {}
+    return [
+        path
+        for key, value in values.items()
+        for path in (
+            _unknown(value, known.get(key, {}), inside.get(key), f"{at}{key}.")
+            if key in known or key in inside
+            else [f"{at}{key}"]
+        )
+    ]
+
 
 FREE = None
 """A value that the chart passes on as it is, or whose content has a check of its own."""
-
-_CONTEXTS = {"pod": FREE, "container": FREE}
-_ACCOUNT = {"create": FREE, "name": FREE, "annotations": FREE, "automountServiceAccountToken": FREE}
-_PLACE = {
-    **{key: FREE for key in ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")},
-    **{key: FREE for key in ("priorityClassName", "annotations", "podAnnotations", "labels")},
-}
-_POD = {
-    **_PLACE,
-    **{key: FREE for key in ("command", "args", "env", "resources", "extraContainers", "extraInitContainers")},
-    **{key: FREE for key in ("extraVolumes", "extraVolumeMounts", "containerLifecycleHooks", "securityContext")},
-    "securityContexts": _CONTEXTS,
-    "serviceAccount": _ACCOUNT,
-}
-_PROBE = {key: FREE for key in ("initialDelaySeconds", "timeoutSeconds", "failureThreshold", "periodSeconds")}
-_COMPONENT = {
-    **_POD,
-    **{key: FREE for key in ("enabled", "replicas", "revisionHistoryLimit", "strategy", "hostAliases")},
-    **{key: FREE for key in ("terminationGracePeriodSeconds", "safeToEvict", "updateStrategy")},
-    "livenessProbe": {**_PROBE, "command": FREE, "scheme": FREE},
-    "waitForMigrations": {"enabled": FREE, "env": FREE, "securityContexts": {"container": FREE}},
-}
-_BUDGET = {"enabled": FREE, "config": {"maxUnavailable": FREE, "minAvailable": FREE}}
-_GROOMER = {"enabled": FREE, "retentionDays": FREE, "frequencyMinutes": FREE, "resources": FREE, "command": FREE}
-_JOB = {
-    **_POD,
-    **{key: FREE for key in ("enabled", "ttlSecondsAfterFinished", "jobAnnotations", "restartPolicy")},
-    **{key: FREE for key in ("useHelmHooks", "applyCustomEnv")},
-}
-_IMAGE = {"repository": FREE, "tag": FREE, "pullPolicy": FREE}
-
-DOCUMENTED: dict[str, Any] = {
-    **{key: FREE for key in ("executor", "airflowVersion", "airflowHome", "uid", "gid", "env", "secret", "labels")},
-    **{key: FREE for key in ("defaultAirflowRepository", "defaultAirflowTag", "defaultAirflowDigest")},
-    **{key: FREE for key in ("extraEnv", "extraEnvFrom", "volumes", "volumeMounts", "allowPodLaunching")},
-    **{key: FREE for key in ("fernetKey", "apiSecretKey", "jwtSecret", "webserverSecretKey", "config", "podTemplate")},
-    **{key: FREE for key in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName")},
-    "images": {
-        **{name: _IMAGE for name in ("statsd", "redis", "pgbouncer", "gitSync", "pod_template")},
-        "airflow": {**_IMAGE, "digest": FREE},
-        "useDefaultImageForMigration": FREE,
-        "migrationsWaitTimeout": FREE,
-    },
-    "rbac": {"create": FREE, "createSCCRoleBinding": FREE},
-    "data": {
-        "metadataSecretName": FREE,
-        "resultBackendSecretName": FREE,
-        "brokerUrlSecretName": FREE,
-        "metadataConnection": FREE,
-    },
-    "enableBuiltInSecretEnvVars": {
-        **{f"AIRFLOW__CORE__{name}": FREE for name in ("FERNET_KEY", "SQL_ALCHEMY_CONN")},
-        **{"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": FREE, "AIRFLOW_CONN_AIRFLOW_DB": FREE},
-        **{"AIRFLOW__API__SECRET_KEY": FREE, "AIRFLOW__API_AUTH__JWT_SECRET": FREE},
-        "AIRFLOW__WEBSERVER__SECRET_KEY": FREE,
-    },
-    "scheduler": {
-        **_COMPONENT,
-        "startupProbe": {**_PROBE, "command": FREE},
-        "podDisruptionBudget": _BUDGET,
-        "logGroomerSidecar": _GROOMER,
-    },
-    "apiServer": {
-        **_COMPONENT,
-        "startupProbe": {**_PROBE, "scheme": FREE},
-        "readinessProbe": {**_PROBE, "scheme": FREE},
-        "podDisruptionBudget": _BUDGET,
-        **{key: FREE for key in ("service", "hpa", "networkPolicy", "apiServerConfig", "allowPodLogReading")},
-    },
-    "dagProcessor": {**_COMPONENT, "logGroomerSidecar": _GROOMER},
-    "triggerer": {
-        **_COMPONENT,
-        "logGroomerSidecar": _GROOMER,
-        "keda": FREE,
-        "persistence": {key: FREE for key in ("enabled", "size", "storageClassName", "fixPermissions")},
-    },
-    "migrateDatabaseJob": _JOB,
-    "createUserJob": _JOB,
-    "webserver": {"enabled": FREE, "defaultUser": {"enabled": FREE}},
-    "statsd": {
-        **_POD,
-        **{key: FREE for key in ("enabled", "uid", "service", "extraMappings", "overrideMappings")},
-        **{key: FREE for key in ("extraNetworkPolicies", "terminationGracePeriodSeconds", "configMapAnnotations")},
-    },
-    **{name: {"enabled": FREE} for name in ("postgresql", "redis", "flower", "pgbouncer", "cleanup")},
-    "ingress": {"apiServer": FREE, "statsd": FREE},
-    "networkPolicies": {"enabled": FREE},
-    "dags": {
-        "mountPath": FREE,
-        "persistence": FREE,
-        "gitSync": {
-            **{key: FREE for key in ("enabled", "repo", "branch", "rev", "ref", "depth", "maxFailures", "subPath")},
-            **{key: FREE for key in ("credentialsSecret", "sshKeySecret", "knownHosts", "period", "wait", "env")},
-            **{key: FREE for key in ("containerName", "uid", "envFrom", "resources", "extraVolumeMounts")},
-            "securityContexts": {"container": FREE},
-        },
-    },
-    "logs": {"persistence": FREE},
-}
 
 CONTROLLERS: dict[str, Any] = {
     "kueue.yaml": {
@@ -136,9 +181,10 @@ CONTROLLERS: dict[str, Any] = {
         "workerAllocation": {"size": FREE, "delay": FREE},
     },
 }
+"""From the default values of the charts of Kueue, JobSet and the Dask operator, whose schemas are not at hand."""
 
 
-def undocumented(values: Any, known: Any = DOCUMENTED, at: str = "") -> list[str]:
+def undocumented(values: Any, known: Any, at: str = "") -> list[str]:
     """Returns the paths in `values` that a chart does not document."""
     if known is FREE or not isinstance(values, dict):
         return []

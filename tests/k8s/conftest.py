@@ -6,12 +6,14 @@ import pytest
 import yaml
 
 from tests.airflow_home import airflow_db, dag_bag, recipes
+from tests.k8s.chart import AirflowChart
+from tests.k8s.definitions import definitions
 from tests.k8s.render import render
 
-__all__ = ["airflow_db", "dag_bag", "recipes"]
+__all__ = ["airflow_db", "dag_bag", "definitions", "recipes"]
 
 K8S = Path(__file__).parents[2] / "k8s"
-FOLDERS = ("base", "overlays/kind", "overlays/eks")
+FOLDERS = ("base", "overlays/kind", "overlays/eks", "overlays/eks-fixed")
 TEMPLATES = tuple(sorted(path.name for path in (K8S / "pods").glob("*.yaml")))
 
 
@@ -32,3 +34,9 @@ def templates():
 def values():
     """A function of a file name in k8s/helm: its values."""
     return lambda name: yaml.safe_load((K8S / "helm" / name).read_text())
+
+
+@pytest.fixture(scope="session")
+def chart(shared_data):
+    """The schema and default values of Airflow's chart."""
+    return AirflowChart(shared_data)

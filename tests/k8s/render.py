@@ -19,7 +19,7 @@ Object = dict[str, Any]
 KNOWN = {"apiVersion", "kind", "resources", "namespace", "labels", "images", "patches"}
 CLUSTER_WIDE = {
     *("Namespace", "PriorityClass", "StorageClass", "ClusterRole", "ClusterRoleBinding"),
-    *("ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass"),
+    *("ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass", "Topology"),
 }
 POD_HOLDERS = {"Deployment", "StatefulSet", "DaemonSet", "Job"}
 
@@ -131,11 +131,12 @@ def _label(found: Object, entry: Object, folder: Path) -> None:
 
 
 def _image(found: Object, image: Object, folder: Path) -> None:
-    _only(image, {"name", "newName", "newTag"}, folder)
+    _only(image, {"name", "newName", "newTag", "digest"}, folder)
     for container in containers(pod_of(found) or {"containers": []}):
         name, _, tag = container["image"].rpartition(":")
         if name == image["name"]:
-            container["image"] = f"{image.get('newName', name)}:{image.get('newTag', tag)}"
+            version = f"@{image['digest']}" if "digest" in image else f":{image.get('newTag', tag)}"
+            container["image"] = image.get("newName", name) + version
 
 
 def _unique(objects: list[Object], folder: Path) -> None:

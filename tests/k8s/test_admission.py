@@ -7,6 +7,7 @@ import yaml
 
 from tests.k8s.admission import TwiceError, cidr_refusal, limited, queue_refusals, read, refusals
 from tests.k8s.conftest import FOLDERS, K8S
+from tests.k8s.definitions import built_in
 from tests.k8s.test_rendered_pods import gang, pod, recipe
 
 __all__ = ["recipe"]
@@ -77,21 +78,20 @@ def test_a_bad_name_label_or_key_is_found():
 
 
 def test_a_field_beside_metadata_that_a_patch_brings_along_is_found(rendered):
-    from tests.k8s.custom import errors
-
     [one] = [
         copy.deepcopy(found)
         for found in rendered("overlays/kind")
         if found["kind"] == "ConfigMap" and found["metadata"]["name"] == "sluice-settings"
         and found["metadata"]["namespace"] == "sluice"
     ]  # fmt: skip
-    assert errors(one) == []
+    assert built_in(one) == []
     one["metadata"]["SLUICE_RECIPES"] = "/opt/airflow/recipes"
-    assert "SLUICE_RECIPES" in errors(one)[0]
+    assert "SLUICE_RECIPES" in built_in(one)[0]
 
 
-def only(objects, kind):
-    [found] = [one for one in objects if one["kind"] == kind]
+def only(objects, kind, namespace="sluice-work"):
+    """Returns the one object of a kind, in a namespace or in none."""
+    [found] = [one for one in objects if one["kind"] == kind and one["metadata"].get("namespace") in (namespace, None)]
     return found
 
 

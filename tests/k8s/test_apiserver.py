@@ -1,22 +1,21 @@
 """k8s/ and the pods of the operators against a real API server with its admission plug-ins, where there are binaries.
 
 Set KUBEBUILDER_ASSETS to a folder with `etcd` and `kube-apiserver` of Kubernetes 1.30 or newer (`setup-envtest use -p
-path` makes one), and SLUICE_TEST_CRDS to one with the CRDs of JobSet, Kueue and the Dask operator as YAML to have
-custom resources applied, too.
+path` makes one). Custom resources are applied where the definitions of their projects are at hand (the real test data):
+then the server checks their rules in CEL, too.
 """
 
 import asyncio
 import json
-import os
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.conftest import SHARED_DATA
 from tests.k8s.admission import cidr_refusal, limited
 from tests.k8s.apiserver import BINARIES, Answered, ApiServer, found_binaries
 from tests.k8s.conftest import FOLDERS
+from tests.k8s.definitions import definitions_in
 from tests.k8s.test_admission import only, policy
 from tests.k8s.test_rendered_pods import gang, pod, recipe
 
@@ -39,9 +38,8 @@ def server(tmp_path_factory):
     if version < OLDEST:
         one.close()
         pytest.skip(f"kube-apiserver {version} is older than the {OLDEST} that k8s/ is written for")
-    for path in sorted(Path(os.environ["SLUICE_TEST_CRDS"]).glob("*.yaml")) if "SLUICE_TEST_CRDS" in os.environ else ():
-        for crd in filter(None, yaml.safe_load_all(path.read_text())):
-            one.apply(crd)
+    for crd in definitions_in(SHARED_DATA / "crds"):
+        one.apply(crd)
     yield one
     one.close()
 
@@ -49,7 +47,7 @@ def server(tmp_path_factory):
 def apply(server, objects):
     """Applies objects in the order of `kubectl apply -k`, namespaces first; returns what was refused, by name.
 
-    Custom resources whose CRD was not given are left out.
+    Custom resources whose definition is not at hand are left out.
     """
     refused = {}
     for one in sorted(objects, key=lambda one: one["kind"] != "Namespace"):
@@ -117,7 +115,7 @@ def test_a_pod_of_the_operators_passes_admission_and_gets_what_the_limit_range_a
 def test_a_gang_is_accepted(server, applied, recipe):
     made = gang(recipe())
     if not server.serves(made):
-        pytest.skip("set SLUICE_TEST_CRDS to have JobSets checked by the server")
+        pytest.skip("the definition of JobSet is not here: the real test data is missing")
     assert server.apply(made)["spec"]["replicatedJobs"]
 
 

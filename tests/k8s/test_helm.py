@@ -1,23 +1,113 @@
-"""Values for the charts: documented keys, settings that Airflow has, accounts and secrets by name, nothing unpinned."""
+"""Values for the charts: accepted by the charts' schemas and by Helm, settings that Airflow has, nothing unpinned."""
 
 import configparser
 import importlib
+import json
+import os
 import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.k8s.chart import CONTROLLERS, undocumented
+from tests.k8s.chart import CONTROLLERS, NAMESPACE, RELEASE, merged, undocumented
 from tests.k8s.conftest import K8S
-from tests.k8s.render import containers
+from tests.k8s.definitions import built_in
+from tests.k8s.render import containers, pod_of
 
 AIRFLOW = ("airflow.yaml", "airflow-kind.yaml", "airflow-eks.yaml", "airflow-git-sync.yaml")
-COMPONENTS = ("scheduler", "apiServer", "dagProcessor", "triggerer", "migrateDatabaseJob", "statsd")
+# As docs/kubernetes.md and kind.sh give them to Helm.
+INSTALLED = {
+    "kind": ("airflow.yaml", "airflow-kind.yaml"),
+    "eks": ("airflow.yaml", "airflow-eks.yaml"),
+    "eks-git": ("airflow.yaml", "airflow-eks.yaml", "airflow-git-sync.yaml"),
+}
+COMPONENTS = ("scheduler", "apiServer", "dagProcessor", "triggerer", "migrateDatabaseJob", "statsd", "cleanup")
+
+
+@pytest.fixture(params=INSTALLED)
+def installed(request, values):
+    """The values of one way to install Airflow, merged as Helm does."""
+    found = {}
+    for name in INSTALLED[request.param]:
+        found = merged(found, values(name))
+    return found
+
+
+def test_the_schema_of_the_chart_accepts_the_values(installed, chart):
+    assert chart.errors(installed) == []
 
 
 @pytest.mark.parametrize("name", AIRFLOW)
-def test_every_key_is_one_that_the_chart_documents(name, values):
-    assert undocumented(values(name)) == []
+def test_every_key_is_one_that_the_chart_has(name, values, chart):
+    assert chart.unknown(values(name)) == []
+
+
+def test_a_misspelt_key_and_one_of_an_older_chart_would_be_found(chart):
+    assert chart.unknown({"scheduler": {"podDisruptionbudget": {}}}) == ["scheduler.podDisruptionbudget"]
+    [error] = chart.errors({"enableBuiltInSecretEnvVars": {"AIRFLOW__CORE__SQL_ALCHEMY_CONN": False}})
+    assert "AIRFLOW__CORE__SQL_ALCHEMY_CONN" in error
+
+
+def test_helm_itself_accepts_the_values_and_renders_what_is_templated_in_them(installed, chart, tmp_path):
+    helm = pytest.importorskip("helm_python", reason="helm_python is not installed: pip install helm-python-sdk")
+    with helm.Chart.load(chart.values_chart(tmp_path / "airflow")) as made:
+        made.validate_schema(installed)
+        [text] = made.render(installed, name=RELEASE, namespace=NAMESPACE).values()
+    shown = {key: value for one in yaml.safe_load_all(text) if one for key, value in one.items()}
+    assert {one["configMapRef"]["name"] for one in shown["envFrom"] if "configMapRef" in one} == {"sluice-settings"}
+    assert shown["config"]["kubernetes_executor"]["pod_template_file"].startswith("/opt/airflow/k8s/pods/executor")
+    compile(shown["airflow_local_settings.py"], "airflow_local_settings.py", "exec")
+
+
+def test_the_chart_makes_no_account_that_the_base_makes(installed, chart, rendered):
+    there = {one["metadata"]["name"] for one in rendered("base") if one["kind"] == "ServiceAccount"}
+    assert set(chart.accounts(installed).values()) & there == set()
+    used = chart.accounts_of_others(installed)
+    assert set(used.values()) <= there
+    assert set(used) >= {"workers", "scheduler", "triggerer", "apiServer", "dagProcessor", "migrateDatabaseJob"}
+
+
+def test_two_owners_of_one_account_would_be_found(chart):
+    assert chart.accounts({"executor": "KubernetesExecutor"})["workers"] == "airflow-worker"
+
+
+@pytest.fixture
+def whole_chart(installed):
+    """What the templates of the official chart make of the values; skips where no chart is at hand."""
+    helm = pytest.importorskip("helm_python", reason="helm_python is not installed: pip install helm-python-sdk")
+    if "SLUICE_AIRFLOW_CHART" not in os.environ:
+        pytest.skip("no chart: set SLUICE_AIRFLOW_CHART to the folder or archive of Airflow's chart")
+    with helm.Chart.load(os.environ["SLUICE_AIRFLOW_CHART"]) as made:
+        made.validate_schema(installed)
+        texts = made.render(installed, name=RELEASE, namespace=NAMESPACE)
+    return [
+        one for name, text in texts.items() if not name.endswith("NOTES.txt") for one in yaml.safe_load_all(text) if one
+    ]
+
+
+def test_no_object_of_the_chart_is_one_of_the_base(whole_chart, rendered):
+    def named(objects):
+        return {(one["kind"], one["metadata"].get("namespace", NAMESPACE), one["metadata"]["name"]) for one in objects}
+
+    assert len(whole_chart) > 10
+    assert named(whole_chart) & named(rendered("base")) == set()
+
+
+def test_every_object_of_the_chart_is_valid_and_its_pods_are_locked_down(whole_chart, rendered):
+    accounts = {one["metadata"]["name"] for one in rendered("base") if one["kind"] == "ServiceAccount"}
+    for one in whole_chart:
+        name = f"{one['kind']} {one['metadata']['name']}"
+        assert built_in(one) == [], name
+        if spec := pod_of(one):
+            assert spec["serviceAccountName"] in accounts, name
+            assert spec["securityContext"]["runAsNonRoot"] is True, name
+            for container in containers(spec):
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
@@ -25,10 +115,7 @@ def test_every_key_for_a_controller_is_one_that_its_chart_documents(name, values
     assert undocumented(values(name), CONTROLLERS[name]) == []
 
 
-def test_a_misspelt_key_would_be_found():
-    assert undocumented({"scheduler": {"podDisruptionbudget": {}}}) == ["scheduler.podDisruptionbudget"]
-
-
+@cache
 def options():
     """Returns every (section, option) of the installed Airflow and of the providers in the image."""
     import airflow
@@ -83,7 +170,7 @@ def test_the_chart_takes_its_accounts_from_the_base_and_makes_no_roles(values, r
     base = values("airflow.yaml")
     there = {one["metadata"]["name"] for one in rendered("base") if one["kind"] == "ServiceAccount"}
     assert base["rbac"] == {"create": False}
-    for component in COMPONENTS:
+    for component in (*COMPONENTS, "workers"):
         account = base[component]["serviceAccount"]
         assert account["create"] is False
         assert account["name"] in there
@@ -100,8 +187,81 @@ def test_every_component_is_sized_and_locked_down(values):
         container = found["securityContexts"]["container"]
         assert container["readOnlyRootFilesystem"] is True, component
         assert container["capabilities"] == {"drop": ["ALL"]}, component
-        if component not in ("statsd", "migrateDatabaseJob"):
+        if component not in ("statsd", "migrateDatabaseJob", "cleanup"):
             assert found["waitForMigrations"]["securityContexts"]["container"] == container
+
+
+def test_keys_of_airflow_are_files_and_in_no_environment(installed):
+    """Each key is off as a variable, and the command that reads it names a file that the volume really has."""
+    [volume] = [one for one in installed["volumes"] if one["name"] == "keys"]
+    [mount] = [one for one in installed["volumeMounts"] if one["name"] == "keys"]
+    files = {
+        f"{mount['mountPath']}/{item['path']}": source["secret"]["name"]
+        for source in volume["projected"]["sources"]
+        for item in source["secret"]["items"]
+    }
+    commands = {one["name"]: one["value"].removeprefix("cat ") for one in installed["env"] if "CMD" in one["name"]}
+    built_in_names = {name for name in installed["enableBuiltInSecretEnvVars"] if name.startswith("AIRFLOW__")}
+    assert {f"{name}_CMD" for name in built_in_names if "WEBSERVER" not in name} == set(commands)
+    assert not any(installed["enableBuiltInSecretEnvVars"].values())
+    assert {path: files[path] for path in commands.values()} == files
+    names = [installed[f"{key}SecretName"] for key in ("fernetKey", "apiSecretKey")]
+    assert {*names, installed["jwtSecretName"], installed["data"]["metadataSecretName"]} == set(files.values())
+    assert mount["readOnly"] is True
+
+
+STARTED = """
+import json
+from airflow import settings
+from airflow.configuration import conf
+from kubernetes.client import models as k8s
+
+def account(task_id):
+    pod = k8s.V1Pod(metadata=k8s.V1ObjectMeta(labels={"task_id": task_id}), spec=k8s.V1PodSpec(containers=[]))
+    settings.pod_mutation_hook(pod)
+    return pod.spec.service_account_name
+
+keys = [conf.get(*one) for one in ASKED]
+print(json.dumps({"keys": keys, "accounts": [account(one) for one in ("fetch", "render", "extract")]}))
+"""
+
+
+def test_airflow_takes_its_keys_from_files_and_the_crawlers_account_from_its_local_settings(values, tmp_path):
+    """A process of the real Airflow, with environment and local settings of the values, files in place of volumes."""
+    chart = values("airflow.yaml")
+    given = {one["name"]: one["value"] for one in chart["env"]}
+    environment = {name: value.replace("/run/secrets/airflow", str(tmp_path)) for name, value in given.items()}
+    contents = [f"sqlite:///{value.removeprefix('cat ')}.db" for value in environment.values()]
+    for value, content in zip(environment.values(), contents, strict=True):
+        Path(value.removeprefix("cat ")).write_text(content)
+    # Where the chart mounts it.
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "airflow_local_settings.py").write_text(chart["airflowLocalSettings"])
+    asked = [name.removesuffix("_CMD").removeprefix("AIRFLOW__").lower().split("__") for name in environment]
+    plain = {name: value for name, value in os.environ.items() if f"{name}_CMD" not in environment}
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED.replace("ASKED", str(asked))],
+        env={**plain, **environment, "AIRFLOW_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"keys": contents, "accounts": ["airflow-crawler", "airflow-crawler", None]}
+
+
+def test_pods_of_failed_tasks_go_an_hour_after_they_ended_by_a_command_that_airflow_has(values):
+    from airflow.cli.cli_parser import get_parser
+
+    found = values("airflow.yaml")
+    assert found["config"]["kubernetes_executor"]["delete_worker_pods_on_failure"] == "False"
+    assert found["cleanup"]["enabled"] is True
+    name, *arguments = [one.replace("{{ .Release.Namespace }}", NAMESPACE) for one in found["cleanup"]["args"]]
+    read = get_parser().parse_args(arguments)
+    assert (name, read.namespace) == ("airflow", NAMESPACE)
+    assert read.min_completed_minutes == 60
+    assert read.min_pending_minutes >= 24 * 60, "a task pod may wait for a node"
+    assert found["cleanup"]["schedule"] == "*/15 * * * *"
 
 
 def test_every_component_has_a_disruption_budget_from_the_chart_or_the_base(values, rendered):

@@ -67,7 +67,7 @@ def room(values, rendered, s3_server):
         pytest.skip("checkout or environment is below /tmp, which is empty in the room")
     # Not below /tmp, which is empty in the room.
     home = Path(tempfile.mkdtemp(prefix="sluice-room-", dir="/var/tmp"))
-    for folder in ("logs", "dags", "out"):
+    for folder in ("logs", "dags", "out", "keys"):
         (home / folder).mkdir()
     (home / "dags" / "probe.py").write_text(DAG)
     config_file(values, home)
@@ -88,10 +88,7 @@ def room(values, rendered, s3_server):
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "AIRFLOW__API__PORT": port,
         "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__CORE__FERNET_KEY": KEY,
-        "AIRFLOW__API__SECRET_KEY": KEY,
-        "AIRFLOW__API_AUTH__JWT_SECRET": KEY * 2,
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite:////tmp/airflow.db",
+        **key_files(values, home / "keys"),
         "MLFLOW_BACKEND_STORE_URI": "sqlite:////tmp/mlflow.db",
         "MLFLOW_ARTIFACTS_DESTINATION": "/tmp/mlartifacts",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -104,6 +101,16 @@ def room(values, rendered, s3_server):
         yield json.loads(done.read_text()) if done.exists() else pytest.fail(ended.stderr[-3000:]), s3_server
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def key_files(values, folder):
+    """Writes Airflow's keys as the chart mounts them; returns the environment that reads them."""
+    contents = {"database": "sqlite:////tmp/airflow.db", "jwt-secret": KEY * 2}
+    given = {one["name"]: one["value"] for one in values("airflow.yaml")["env"]}
+    for command in given.values():
+        name = command.rsplit("/", 1)[1]
+        (folder / name).write_text(contents.get(name, KEY))
+    return {name: command.replace("/run/secrets/airflow", str(folder)) for name, command in given.items()}
 
 
 NAME = {"name": "sluice-settings", "namespace": "sluice"}

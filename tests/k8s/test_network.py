@@ -16,6 +16,7 @@ def airflow(component):
 
 
 CRAWLER = task(task_id="fetch", dag_id="web.crawl")
+RENDERER = task(task_id="render", dag_id="web.crawl")
 EXTRACT = task(task_id="extract", dag_id="web.corpus")
 MLFLOW = Pod("sluice", (("component", "mlflow"),))
 STORE = Pod("sluice", (("component", "store"),))
@@ -65,6 +66,16 @@ def test_the_crawlers_of_the_policies_are_the_tasks_that_open_strangers_pages(re
     }
     [policy] = [one["spec"] for one in rendered("base") if one["metadata"]["name"] == "crawler"]
     assert opening == set(policy["podSelector"]["matchExpressions"][0]["values"]) == {"fetch", "render"}
+    # Every rule that leaves the crawlers out names the same tasks.
+    left_out = [
+        set(one["values"])
+        for name in ("kubernetes-api", "dask-clients")
+        for one in next(found["spec"] for found in rendered("base") if found["metadata"]["name"] == name)[
+            "podSelector"
+        ]["matchExpressions"]
+        if one["operator"] == "NotIn"
+    ]
+    assert left_out == [opening, opening]
     assert dict(CRAWLER.labels)["task_id"] in opening
 
 
@@ -111,6 +122,24 @@ def test_a_dask_scheduler_takes_work_from_task_pods_and_its_workers_only(network
     assert network.lets(OPERATOR, SCHEDULER, 8787)
     assert not any(network.lets(pod, SCHEDULER, 8786) for pod in (TRAINER, RANK, STRANGER, airflow("triggerer")))
     assert not network.lets(EXTRACT, WORKER, 40001)
+
+
+@pytest.mark.parametrize("crawler", [CRAWLER, RENDERER], ids=["fetch", "render"])
+def test_the_crawler_reaches_no_dask_scheduler_and_either_side_alone_would_refuse_it(crawler, rendered):
+    for folder in OVERLAYS:
+        for namespace in ("sluice", "sluice-work"):
+            # The policies of one side alone: where the other side's are missing, everything passes there.
+            side = Network([one for one in rendered(folder) if one["metadata"].get("namespace") == namespace])
+            assert not any(side.lets(crawler, SCHEDULER, port) for port in (8786, 8787))
+            assert side.lets(EXTRACT, SCHEDULER, 8786)
+
+
+def test_the_clean_up_reaches_the_kubernetes_api_and_nothing_else_outside(rendered):
+    for folder, address, port in (("overlays/eks", "10.0.12.9", 443), ("overlays/kind", "172.18.0.2", 6443)):
+        network = Network(rendered(folder))
+        assert network.lets(airflow("airflow-cleanup-pods"), address, port)
+        assert reached(network, airflow("airflow-cleanup-pods"), PUBLIC) == []
+        assert not network.lets(airflow("airflow-cleanup-pods"), SCHEDULER, 8786)
 
 
 def test_task_pods_reach_airflow_and_not_its_database(rendered):

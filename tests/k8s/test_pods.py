@@ -4,14 +4,16 @@ import re
 
 import pytest
 import yaml
+from kubernetes.utils.quantity import parse_quantity
 
 from tests.k8s.conftest import FOLDERS, K8S, TEMPLATES
+from tests.k8s.definitions import KUBERNETES
 from tests.k8s.network import selects
 from tests.k8s.render import containers, pod_of
 
 LONG_RUNNING = {"Deployment", "StatefulSet", "DaemonSet"}
 # Filled in from the recipe by the operators: image and resources. See test_rendered_pods.
-FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "dask.yaml"}
+FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "trainer-efa.yaml", "dask.yaml"}
 
 
 def pods(rendered, templates):
@@ -35,6 +37,47 @@ def test_every_container_is_locked_down(rendered, templates):
             assert context["readOnlyRootFilesystem"] is True, name
             assert context["allowPrivilegeEscalation"] is False, name
             assert context["capabilities"] == {"drop": ["ALL"]}, name
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_both_namespaces_refuse_and_report_what_is_not_locked_down(folder, rendered):
+    levels = [one["metadata"]["labels"] for one in rendered(folder) if one["kind"] == "Namespace"]
+    assert len(levels) == 2
+    for labels in levels:
+        security = {name: labels[f"pod-security.kubernetes.io/{name}"] for name in ("enforce", "audit", "warn")}
+        assert set(security.values()) == {"restricted"}
+        versions = [labels[f"pod-security.kubernetes.io/{name}-version"] for name in ("enforce", "audit", "warn")]
+        assert versions == [f"v{KUBERNETES}", "latest", "latest"]
+
+
+def resources(namespace, kind, objects):
+    [found] = [one["spec"] for one in objects if one["kind"] == kind and one["metadata"]["namespace"] == namespace]
+    return found
+
+
+def test_the_quota_of_airflows_namespace_holds_as_many_tasks_as_may_run(rendered, templates, values):
+    quota = resources("sluice", "ResourceQuota", rendered("base"))["hard"]
+    tasks = values("airflow.yaml")["config"]["core"]["parallelism"]
+    asked = templates["executor.yaml"]["spec"]["containers"][0]["resources"]
+    sizes = {
+        "requests.cpu": asked["requests"]["cpu"],
+        "requests.memory": asked["requests"]["memory"],
+        "limits.memory": asked["limits"]["memory"],
+    }
+    for name, size in sizes.items():
+        assert tasks * parse_quantity(size) * 5 / 4 < parse_quantity(quota[name]), name
+    assert tasks * 2 < int(quota["pods"])
+    # With a quota a pod that names no size is refused, so the namespace gives it one.
+    [limits] = resources("sluice", "LimitRange", rendered("base"))["limits"]
+    assert {"cpu", "memory"} <= set(limits["defaultRequest"])
+    assert "memory" in limits["default"]
+
+
+def test_mlflow_may_fill_its_scratch_volume_without_being_evicted(rendered):
+    [limits] = resources("sluice", "LimitRange", rendered("base"))["limits"]
+    [mlflow] = [one for one in rendered("base") if one["kind"] == "Deployment"]
+    volumes = [parse_quantity(one["emptyDir"]["sizeLimit"]) for one in pod_of(mlflow)["volumes"]]
+    assert sum(volumes) < parse_quantity(limits["default"]["ephemeral-storage"])
 
 
 def test_no_pod_shares_the_node(rendered, templates):
@@ -84,8 +127,7 @@ def test_only_task_pods_of_airflow_are_given_a_token(rendered, templates):
     assert with_token == {"executor.yaml", "executor-git-sync.yaml"}
 
 
-IMAGE = re.compile(r"^[a-z0-9./-]+(:[0-9a-z][\w.-]*)(@sha256:[0-9a-f]{64})?$")
-VERSION = re.compile(r":v?\d+\.\d+")
+IMAGE = re.compile(r"^[a-z0-9./-]+((:v?\d+\.\d[\w.-]*)|(@sha256:[0-9a-f]{64}))$")
 
 
 def test_every_image_is_pinned_to_a_version(rendered, templates):
@@ -95,7 +137,22 @@ def test_every_image_is_pinned_to_a_version(rendered, templates):
                 assert "image" not in container
             else:
                 assert IMAGE.match(container["image"]), name
-                assert VERSION.search(container["image"]), name
+
+
+def test_on_eks_every_image_of_this_repository_goes_by_its_digest_and_by_one(rendered, values):
+    objects, chart = rendered("overlays/eks"), values("airflow-eks.yaml")
+    said = {c["image"] for one in objects if (spec := pod_of(one)) for c in containers(spec) if "sluice/" in c["image"]}
+    [settings] = [
+        one["data"] for one in objects if one["metadata"]["name"] == "sluice-settings" and "AIRFLOW_CONN" in str(one)
+    ]
+    airflow = chart["images"]["airflow"]
+    assert said == {f"{airflow['repository']}@{airflow['digest']}"}
+    assert chart["defaultAirflowDigest"] == airflow["digest"]
+    tag = chart["config"]["kubernetes_executor"]["worker_container_tag"]
+    assert tag == f"{values('airflow.yaml')['defaultAirflowTag']}@{airflow['digest']}"
+    for name in ("SLUICE_WORKER_IMAGE", "SLUICE_TRAINER_IMAGE"):
+        assert "@sha256:" in settings[name]
+        assert IMAGE.match(settings[name])
 
 
 def test_nothing_says_latest():

@@ -1,7 +1,12 @@
-"""The renderer of the tests refuses what it does not know of Kustomize."""
+"""The renderer of the tests renders as Kustomize does, and refuses what it does not know of it."""
+
+import shutil
+import subprocess
 
 import pytest
+import yaml
 
+from tests.k8s.conftest import FOLDERS, K8S
 from tests.k8s.render import NotKnown, render
 
 
@@ -32,3 +37,17 @@ def test_a_patch_of_nothing_is_refused(tmp_path):
     folder = write(tmp_path, "resources: [one.yaml]\npatches: [{path: change.yaml}]\n", one=DEPLOYMENT, change=change)
     with pytest.raises(NotKnown, match="other"):
         render(folder)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_is_rendered_as_kustomize_renders_it(folder, rendered):
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on PATH: the renderer is not compared with Kustomize")
+    done = subprocess.run(["kubectl", "kustomize", K8S / folder], capture_output=True, text=True, check=True)
+
+    def sorted_by_name(objects):
+        return sorted(
+            objects, key=lambda one: (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"])
+        )
+
+    assert sorted_by_name(rendered(folder)) == sorted_by_name(yaml.safe_load_all(done.stdout))

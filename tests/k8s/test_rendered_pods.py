@@ -1,15 +1,18 @@
 """What really reaches the cluster: recipe and pod template of k8s/pods together, as the operators render them."""
 
+import math
+
 import pytest
 import yaml
 from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
 from kubernetes.client import ApiClient
 from kubernetes.utils.quantity import parse_quantity
 
-from tests.k8s.admission import limited
+from tests.k8s.admission import limited, queue_refusals
 from tests.k8s.conftest import K8S
-from tests.k8s.custom import errors
+from tests.k8s.definitions import built_in
 
+TRAINERS = ("trainer.yaml", "trainer-gp3.yaml", "trainer-efa.yaml")
 PLACE = """
 [place]
 store = "s3://sluice/store"
@@ -43,9 +46,9 @@ def recipe(recipes, monkeypatch):
 
     monkeypatch.chdir(K8S.parent)
 
-    def make(template="trainer.yaml"):
+    def make(template="trainer.yaml", **changes):
         recipes("placed", PLACE.format(template=template))
-        return find_recipe("placed")
+        return find_recipe("placed").override(changes)
 
     return make
 
@@ -80,16 +83,20 @@ def specs(recipe):
     yield "worker", cluster["worker"]["spec"]
 
 
-@pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
-def test_pod_gang_and_dask_cluster_are_valid_in_strict_mode(recipe, template):
+@pytest.mark.parametrize("template", TRAINERS)
+def test_every_pod_that_the_operators_ask_for_is_valid_in_strict_mode(recipe, template):
+    for name, spec in specs(recipe(template)):
+        assert built_in({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}) == [], name
+
+
+@pytest.mark.parametrize("template", TRAINERS)
+def test_gang_and_dask_cluster_have_no_field_that_their_projects_do_not_define(recipe, template, definitions):
     made = recipe(template)
-    assert errors(pod(made)[1]) == []
-    assert errors(gang(made)) == []
-    for one in dask(made):
-        assert errors(one) == []
+    for one in (gang(made), *dask(made)):
+        assert definitions.errors(one) == []
 
 
-@pytest.mark.parametrize("template", ["trainer.yaml", "trainer-gp3.yaml"])
+@pytest.mark.parametrize("template", TRAINERS)
 def test_they_pass_the_restricted_pod_security_of_their_namespace(recipe, template):
     for name, spec in specs(recipe(template)):
         assert spec["securityContext"]["runAsNonRoot"] is True, name
@@ -122,8 +129,12 @@ def test_they_know_the_store_and_mlflow_by_the_settings_of_their_namespace(recip
         assert sources == [settings["metadata"]["name"]], name
 
 
+def is_of_work(one, kind):
+    return one["kind"] == kind and one["metadata"]["namespace"] == "sluice-work"
+
+
 def test_a_pod_may_fill_its_scratch_volume_without_being_evicted(recipe, rendered, templates):
-    [limits] = [one["spec"]["limits"][0]["default"] for one in rendered("base") if one["kind"] == "LimitRange"]
+    [limits] = [one["spec"]["limits"][0]["default"] for one in rendered("base") if is_of_work(one, "LimitRange")]
     allowed = {name: parse_quantity(limits["ephemeral-storage"]) for name in ("trainer.yaml", "dask.yaml")}
     for name in ("executor.yaml", "executor-git-sync.yaml"):
         own = templates[name]["spec"]["containers"][0]["resources"]["limits"]["ephemeral-storage"]
@@ -140,7 +151,7 @@ def test_a_gang_goes_to_a_queue_that_exists_and_fits_the_quota(recipe, rendered)
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == local["metadata"]["name"]
     assert made["metadata"]["namespace"] == local["metadata"]["namespace"]
     job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
-    [limits] = [one for one in rendered("base") if one["kind"] == "LimitRange"]
+    [limits] = [one for one in rendered("base") if is_of_work(one, "LimitRange")]
     asked = limited(job["template"]["spec"], limits)["containers"][0]["resources"]["requests"]
     [queue] = [one for one in rendered("base") if one["kind"] == "ClusterQueue"]
     fits = [
@@ -154,15 +165,94 @@ def test_a_gang_goes_to_a_queue_that_exists_and_fits_the_quota(recipe, rendered)
     assert fits == ["gpu-spot"]
 
 
+LARGE = {
+    "train.steps": 20_000,
+    "train.batch_size": 256,
+    "train.model": {"layers": 24, "dim": 2048, "heads": 16, "kv_heads": 8},
+    "pack.seq_len": 2048,
+}
+
+
+def disk(spec):
+    sizes = spec["containers"][0]["resources"]
+    return sizes["requests"].get("ephemeral-storage"), sizes["limits"].get("ephemeral-storage")
+
+
+def test_a_training_asks_for_the_disk_that_its_plan_says_and_is_admitted(recipe, rendered):
+    """A billion weights: five checkpoints of two nodes' halves, one whole, and the shards that the steps read."""
+    from tasks.trainer.shape import Shape
+
+    made = recipe(**LARGE)
+    asked, limit = disk(pod(made)[1]["spec"])
+    # A weight and its two moments in fp32; tokens of two bytes.
+    checkpoint = 12 * Shape.of(made.train.model, 300).weights["total"]
+    assert 1e10 < checkpoint < 2e10
+    shards = 20_000 * 256 * 2048 * 2 / 2
+    assert asked == f"{math.ceil((checkpoint * (5 / 2 + 1) + shards) / 2**30)}Gi"
+    assert parse_quantity(limit) > 200 * 2**30
+    spec = gang(made)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert disk(spec) == (asked, limit)
+    [limits] = [one for one in rendered("base") if is_of_work(one, "LimitRange")]
+    [queue] = [one for one in rendered("base") if one["kind"] == "ClusterQueue"]
+    admitted = limited(spec, limits)
+    assert disk(admitted) == (asked, limit)
+    assert queue_refusals(admitted, 2, queue) == []
+
+
+def test_a_small_training_leaves_its_disk_to_the_namespace_and_so_does_one_with_a_volume_of_its_own(recipe):
+    assert disk(pod(recipe())[1]["spec"]) == (None, None)
+    assert disk(pod(recipe("trainer-gp3.yaml", **LARGE))[1]["spec"]) == (None, None)
+
+
+def test_a_training_that_does_not_fit_into_its_scratch_volume_is_refused_before_it_starts(recipe):
+    from tasks.core.errors import RecipeError
+
+    with pytest.raises(RecipeError, match=r"GiB of scratch in each pod.*volume scratch.*holds 200 GiB") as told:
+        pod(recipe(**LARGE | {"train.keep_checkpoints": 40}))
+    assert "sizeLimit" in told.value.remedy
+
+
+def test_devices_of_the_template_stay_beside_what_the_recipe_asks_for(recipe):
+    sizes = pod(recipe("trainer-efa.yaml"))[1]["spec"]["containers"][0]["resources"]
+    for side in ("requests", "limits"):
+        assert sizes[side].items() >= {"vpc.amazonaws.com/efa": "32", "nvidia.com/gpu": "8", "memory": "900Gi"}.items()
+
+
+@pytest.mark.parametrize("folder", ["overlays/eks", "overlays/eks-fixed"])
+def test_the_queue_of_eks_covers_the_network_devices_of_its_nodes(folder, recipe, rendered):
+    [limits] = [one for one in rendered(folder) if is_of_work(one, "LimitRange")]
+    [queue] = [one for one in rendered(folder) if one["kind"] == "ClusterQueue"]
+    job = gang(recipe("trainer-efa.yaml"))["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert queue_refusals(limited(job["template"]["spec"], limits), job["completions"], queue) == []
+    [base] = [one for one in rendered("base") if one["kind"] == "ClusterQueue"]
+    assert "hugepages-2Mi unavailable" in queue_refusals(limited(job["template"]["spec"], limits), 1, base)[0]
+
+
+def test_a_gang_that_asks_for_a_topology_finds_its_level_and_flavors_that_know_it(recipe, rendered):
+    metadata = gang(recipe("trainer-efa.yaml"))["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]
+    level = metadata["annotations"]["kueue.x-k8s.io/podset-preferred-topology"]
+    objects = rendered("overlays/eks-fixed")
+    [topology] = [one for one in objects if one["kind"] == "Topology"]
+    assert level in {one["nodeLabel"] for one in topology["spec"]["levels"]}
+    flavors = [one["spec"] for one in objects if one["kind"] == "ResourceFlavor"]
+    assert [one["topologyName"] for one in flavors] == [topology["metadata"]["name"]] * 2
+    # Kueue's rule for a flavor with a topology.
+    assert all(one["nodeLabels"] for one in flavors)
+
+
 @pytest.fixture
-def task_pod(airflow_db):
+def task_pod(airflow_db, values, monkeypatch):
     """A function of a template's file name: the pod that the executor makes of it for one try of a task."""
 
-    def make(template):
+    settings = {}
+    exec(values("airflow.yaml")["airflowLocalSettings"], settings)
+    monkeypatch.setattr("airflow.settings.pod_mutation_hook", settings["pod_mutation_hook"])
+
+    def make(template, task_id="fetch"):
         base = PodGenerator.deserialize_model_file(str(K8S / "pods" / template))
         made = PodGenerator.construct_pod(
             dag_id="web.crawl",
-            task_id="fetch",
+            task_id=task_id,
             pod_id="web-crawl-fetch-1",
             try_number=1,
             kube_image="sluice/airflow:0.1.0",
@@ -174,6 +264,7 @@ def task_pod(airflow_db):
             scheduler_job_id="1",
             run_id="manual",
             map_index=0,
+            with_mutation_hook=True,
         )
         return ApiClient().sanitize_for_serialization(made)
 
@@ -183,12 +274,21 @@ def task_pod(airflow_db):
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
 def test_airflow_makes_a_valid_task_pod_of_the_template(task_pod, template):
     made = task_pod(template)
-    assert errors(made) == []
+    assert built_in(made) == []
     [container] = made["spec"]["containers"]
     assert container["image"] == "sluice/airflow:0.1.0"
     assert container["args"][:3] == ["python", "-m", "airflow.sdk.execution_time.execute_workload"]
     # By these labels the policies know a crawler.
     assert made["metadata"]["labels"].items() >= {"component": "worker", "tier": "airflow", "task_id": "fetch"}.items()
+
+
+@pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])
+def test_a_crawler_has_an_account_of_its_own_and_no_token_of_the_kubernetes_api(task_pod, template):
+    for task_id in ("fetch", "render"):
+        spec = task_pod(template, task_id)["spec"]
+        assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-crawler", False)
+    spec = task_pod(template, "extract")["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("airflow-worker", True)
 
 
 @pytest.mark.parametrize("template", ["executor.yaml", "executor-git-sync.yaml"])

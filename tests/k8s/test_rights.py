@@ -14,11 +14,20 @@ WATCHED = {"get", "list"}
 
 def kinds_that_operators_use():
     """Finds every kind of object that a module of operators/ names, as (API group, plural)."""
+    return kinds_in(module.name for module in pkgutil.walk_packages(operators.__path__, "operators."))
+
+
+def kinds_that_triggers_use():
+    """As above, for the modules that run in the triggerer."""
+    return kinds_in(f"operators.{name}" for name in ("pods.trigger", "pods.pending", "pods.logs", "jobsets.trigger"))
+
+
+def kinds_in(modules):
     from operators.pods.api import Kind
 
     found = set()
-    for module in pkgutil.walk_packages(operators.__path__, "operators."):
-        for value in vars(importlib.import_module(module.name)).values():
+    for module in modules:
+        for value in vars(importlib.import_module(module)).values():
             if isinstance(value, Kind):
                 group = value.base.removeprefix("/apis/").split("/")[0] if value.base.startswith("/apis/") else ""
                 found.add((group, value.plural))
@@ -44,9 +53,8 @@ def rights(objects, account, namespace):
     return allowed
 
 
-@pytest.mark.parametrize("account", ["airflow-worker", "airflow-triggerer"])
-def test_whoever_runs_operators_may_do_what_they_do(account, rendered):
-    allowed = rights(rendered("base"), account, "sluice-work")
+def test_a_task_pod_that_runs_operators_may_do_what_they_do(rendered):
+    allowed = rights(rendered("base"), "airflow-worker", "sluice-work")
     for kind in kinds_that_operators_use():
         assert allowed.get(kind, set()) >= WATCHED, kind
     for kind in CREATED:
@@ -54,6 +62,31 @@ def test_whoever_runs_operators_may_do_what_they_do(account, rendered):
     # The log reader notes in the pod how far it has read.
     assert "patch" in allowed["", "pods"]
     assert allowed["", "pods/log"] == {"get"}
+
+
+def test_the_triggerer_watches_and_ends_work_and_starts_none(rendered):
+    allowed = rights(rendered("base"), "airflow-triggerer", "sluice-work")
+    for kind in kinds_that_triggers_use():
+        assert allowed.get(kind, set()) >= WATCHED, kind
+    for kind in (("", "pods"), ("jobset.x-k8s.io", "jobsets")):
+        assert allowed[kind] >= {"get", "list", "watch", "delete"}, kind
+    assert "patch" in allowed["", "pods"], "the log reader notes in the pod how far it has read"
+    assert allowed["", "pods/log"] == {"get"}
+    assert not any("create" in verbs for verbs in allowed.values())
+    assert not any(group == DASK for group, _ in allowed)
+
+
+def test_the_crawler_has_no_right_and_no_token(rendered):
+    base = rendered("base")
+    assert rights(base, "airflow-crawler", "sluice") == rights(base, "airflow-crawler", "sluice-work") == {}
+    [found] = [one for one in base if one["metadata"]["name"] == "airflow-crawler"]
+    assert found["automountServiceAccountToken"] is False
+
+
+def test_the_clean_up_removes_pods_of_tasks_and_does_nothing_else(rendered):
+    base = rendered("base")
+    assert rights(base, "airflow-cleanup", "sluice") == {("", "pods"): {"list", "delete"}}
+    assert rights(base, "airflow-cleanup", "sluice-work") == {}
 
 
 def test_a_scheduler_may_run_task_pods_and_touches_no_work(rendered):

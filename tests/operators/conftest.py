@@ -10,8 +10,9 @@ from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.airflow_home import airflow_db, dag_bag, recipes
+from tests.k8s.definitions import definitions
 
-__all__ = ["airflow_db", "dag_bag", "recipes"]
+__all__ = ["airflow_db", "dag_bag", "definitions", "recipes"]
 
 TEXT = "the crawl brings pages home and the model reads them line by line until it can write a page of its own"
 WORDS = TEXT.split()

@@ -174,8 +174,13 @@ class PodRun:
             if one.spec.get("imagePullPolicy") == "Never":
                 said = f'Container image "{image}" is not present with pull policy of Never'
                 return ("ErrImageNeverPull", said)
-            what = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": not found'
-            return _pulling(image, f"rpc error: code = NotFound desc = {what}", tries)
+            said = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": '
+            if image in bed.missing_images:
+                return _pulling(image, f"rpc error: code = NotFound desc = {said}not found", tries)
+            # As on a cluster: no name server knows a host of the domain "invalid" (RFC 6761).
+            host = image.split("/")[0]
+            said += f'failed to do request: Head "https://{host}/v2/": dial tcp: lookup {host}: no such host'
+            return _pulling(image, f"rpc error: code = Unknown desc = {said}", tries)
         try:
             env = environment(bed.store, self.pod, one.spec, bed.image_env)
         except ConfigError as error:

@@ -3,7 +3,6 @@
 import json
 import re
 
-import jsonschema
 import kubernetes_validate
 import pytest
 
@@ -13,70 +12,6 @@ from operators.pods.spec import place_of, stage_pod
 from tests.operators.pods.test_spec import TEMPLATE, recipe_at
 
 NAME = "pods-train-0123456789-1"
-
-
-def closed(required: list[str] | None = None, **properties) -> dict:
-    """A schema of an object with these fields and no others."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": required or [],
-        "properties": properties,
-    }
-
-
-TEXT = {"type": "string", "minLength": 1}
-NAMES = {"type": "array", "items": TEXT, "minItems": 1}
-ANY = {"type": "object"}
-ACTIONS = [
-    "FailJobSet",
-    "RestartJobSet",
-    "RestartJobSetAndIgnoreMaxRestarts",
-    "RestartJob",
-    "RestartJobAndIgnoreMaxRestarts",
-]
-REASONS = ["BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy"]
-RULE = closed(
-    ["name", "action"],
-    name={"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", "maxLength": 128},
-    action={"enum": ACTIONS},
-    onJobFailureReasons={"type": "array", "items": {"enum": REASONS}},
-    onJobFailureMessagePatterns=NAMES,
-    targetReplicatedJobs=NAMES,
-)
-SCHEMA = closed(
-    ["apiVersion", "kind", "metadata", "spec"],
-    apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
-    kind={"const": "JobSet"},
-    metadata=closed(["name", "namespace"], name=TEXT, namespace=TEXT, labels=ANY, annotations=ANY),
-    spec=closed(
-        ["replicatedJobs"],
-        suspend={"type": "boolean"},
-        ttlSecondsAfterFinished={"type": "integer", "minimum": 0},
-        network=closed(
-            enableDNSHostnames={"type": "boolean"},
-            subdomain={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
-            publishNotReadyAddresses={"type": "boolean"},
-        ),
-        successPolicy=closed(["operator"], operator={"enum": ["All", "Any"]}, targetReplicatedJobs=NAMES),
-        failurePolicy=closed(
-            maxRestarts={"type": "integer", "minimum": 0},
-            restartStrategy={"enum": ["Recreate", "BlockingRecreate", "InPlaceRestart"]},
-            rules={"type": "array", "items": RULE},
-        ),
-        replicatedJobs={
-            "type": "array",
-            "minItems": 1,
-            "items": closed(
-                ["name", "template"],
-                name=TEXT,
-                replicas={"type": "integer", "minimum": 0},
-                template=closed(["spec"], metadata=ANY, spec=ANY),
-            ),
-        },
-    ),
-)
-"""The fields of v1alpha2 that are used here, and no others: a misspelt one is an unknown one."""
 
 
 def gang(name: str = NAME, **place) -> dict:
@@ -98,15 +33,14 @@ def env_of(made: dict) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("queue", ["gpus", ""])
-def test_jobset_knows_every_field(queue):
-    jsonschema.validate(gang(queue=queue), SCHEMA)
+def test_jobset_knows_every_field(queue, definitions):
+    assert definitions.errors(gang(queue=queue)) == []
 
 
-def test_the_schema_notices_a_misspelt_field():
+def test_a_misspelt_field_would_be_found(definitions):
     made = gang()
     made["spec"]["failurePolicy"]["maxRestart"] = made["spec"]["failurePolicy"].pop("maxRestarts")
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(made, SCHEMA)
+    assert "maxRestart" in definitions.errors(made)[0]
 
 
 def test_kubernetes_knows_every_field_of_the_job_inside(tmp_path):
@@ -155,6 +89,18 @@ def test_kueue_takes_the_gang_and_not_its_pods():
     assert made["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert made["spec"]["suspend"] is True
     assert "kueue" not in json.dumps(job_of(made))
+
+
+def test_ranks_go_to_one_zone_where_there_is_a_choice_unless_the_template_says_otherwise(tmp_path):
+    affinity = job_of(gang())["spec"]["template"]["spec"]["affinity"]
+    [near] = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert near["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+    assert near["podAffinityTerm"]["labelSelector"] == {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": NAME}}
+    path = tmp_path / "trainer.yaml"
+    own = "podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: rack}]}"
+    path.write_text(TEMPLATE.replace("spec:\n", f"spec:\n  affinity: {{{own}}}\n", 1))
+    affinity = job_of(gang(template=str(path)))["spec"]["template"]["spec"]["affinity"]
+    assert set(affinity) == {"podAntiAffinity"}
 
 
 def test_without_a_queue_the_gang_starts_at_once():

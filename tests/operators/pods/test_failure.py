@@ -157,6 +157,9 @@ def test_an_init_container_that_failed_is_named():
         ("ImagePullBackOff", 'Back-off pulling image "trainer:9": ErrImagePull: manifest unknown', True),
         ("ErrImagePull", "failed to resolve reference: pull access denied, repository does not exist", True),
         ("ErrImagePull", "failed to do request: dial tcp 10.0.0.1:443: i/o timeout", False),
+        ("ErrImagePull", "failed to do request: dial tcp: lookup r on 10.96.0.10:53: server misbehaving", False),
+        ("ErrImagePull", "failed to do request: dial tcp: lookup r on 10.96.0.10:53: no such host", True),
+        ("ErrImagePull", "tls: failed to verify certificate: x509: certificate signed by unknown authority", True),
         ("InvalidImageName", 'Failed to apply default image tag "Trainer:1"', True),
     ],
 )

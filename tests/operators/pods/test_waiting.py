@@ -131,6 +131,32 @@ def test_a_registry_that_is_away_is_waited_for_and_an_image_that_is_not_there_is
     assert hopeless(why_waiting(pulls("ErrImagePull", GONE)))
 
 
+UNKNOWN = "dial tcp: lookup registry.example on 10.96.0.10:53: no such host"
+UNTRUSTED = "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+HEAD = 'failed to do request: Head "https://registry.example/v2/x/manifests/1": '
+
+
+@pytest.mark.parametrize("cause", [UNKNOWN, UNTRUSTED, "http: server gave HTTP response to HTTPS client"])
+@pytest.mark.parametrize(
+    "state", [("ErrImagePull", "{}"), ("ImagePullBackOff", 'Back-off pulling image "r/x:1": ErrImagePull: {}')]
+)
+def test_a_registry_that_is_unknown_or_untrusted_is_given_up_within_minutes(cause, state, monkeypatch):
+    from operators.pods.pending import START_S, PendingPodMonitor
+    from operators.pods.waiting import SURE_S, UNLIKELY_S
+
+    now = [100.0]
+    monkeypatch.setattr("operators.pods.pending.time.monotonic", lambda: now[0])
+    monitor = PendingPodMonitor(None, "n", "", 1000.0, 300.0, print)
+    wait = why_waiting(pulls(state[0], state[1].format(HEAD + cause)))
+    assert hopeless(wait)
+    assert monitor.judge(wait) is None
+    now[0] += SURE_S + 1
+    assert monitor.judge(wait) is None, "a name server may have been restarted"
+    now[0] += UNLIKELY_S - SURE_S
+    assert monitor.judge(wait) is wait.hopeless
+    assert UNLIKELY_S <= START_S / 10
+
+
 def test_a_kubelet_that_backs_off_without_a_cause_has_said_it_in_an_event():
     backs_off = pulls("ImagePullBackOff", 'Back-off pulling image "r/x:1"')
     assert not hopeless(why_waiting(backs_off))
