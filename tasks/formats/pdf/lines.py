@@ -132,6 +132,7 @@ def _joined(left: Segment, right: Segment, gap: float, *, from_right: bool) -> S
         max(left.x1, right.x1),
         max(left.y1, right.y1),
         longer.size,
+        min(left.weight, right.weight),
         left.bold and right.bold,
         (left.math * len(left.text) + right.math * len(right.text)) / max(1, count),
         (left.mono * len(left.text) + right.mono * len(right.text)) / max(1, count),

@@ -3,6 +3,7 @@
 Pure functions over the lines of a region.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from tasks.formats.layout import Box
+from tasks.formats.pdf.characters import NAMED
 from tasks.formats.pdf.lines import Line
 from tasks.formats.pdf.listings import listed, listing_runs
 from tasks.formats.pdf.tables import rows_of, table_runs
@@ -25,6 +27,7 @@ _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to the number of a page."""
 _ENDS = (".", ",", ";", "!", "?")
+_BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
 """Before a line that begins anew, since there was room for its first word on the one before."""
 
@@ -45,11 +48,16 @@ class Block:
 
 @dataclass(frozen=True)
 class Body:
-    """What most characters of a document have: font size, and whether they are bold, or of a font of one width."""
+    """What most characters of a document have: font size, weight, and whether they are of a font of one width."""
 
     size: float = 10.0
-    bold: bool = False
+    weight: int = 0
     mono: bool = False
+
+    @property
+    def heavy(self) -> float:
+        """The least weight that is bold beside it; where the text itself is bold by name, nothing is."""
+        return min(max(_BOLD_WEIGHT, _BOLDER * self.weight), NAMED) if self.weight < NAMED else math.inf
 
 
 def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
@@ -219,7 +227,7 @@ def _is_heading(group: Sequence[Line], text: str, size: float, body: Body) -> bo
         return True
     if len(group) > 2 or size < 0.95 * body.size or text.endswith(_ENDS):
         return False
-    bold = not body.bold and all(line.bold for line in group)
+    bold = all(line.bold for line in group)
     return bold or (len(group) == 1 and len(text) < 80 and _NUMBERED.match(text) is not None and text.isupper())
 
 

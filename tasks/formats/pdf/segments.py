@@ -38,7 +38,10 @@ _MOSTLY = 0.95
 
 @dataclass(slots=True)
 class Segment:
-    """Characters in a row, with their box; `size` is that of most of them, and `bold` holds for nearly all."""
+    """Characters in a row, with their box; `size` is that of most of them, and nearly all have `weight` or more.
+
+    `bold` is set once the body of the document is known.
+    """
 
     text: str
     x0: float
@@ -46,6 +49,7 @@ class Segment:
     x1: float
     y1: float
     size: float
+    weight: int = 0
     bold: bool = False
     math: float = 0.0
     """Share of characters in a font of formulas."""
@@ -181,13 +185,24 @@ def _closed(now: _Open) -> Segment:
     faces = {id(face): face for face in now.faces}
     counts = Counter(map(id, now.faces))
     sizes: Counter[float] = Counter()
-    bold = math = mono = 0
+    weights: Counter[int] = Counter()
+    math = mono = 0
     for name, face in faces.items():
         sizes[round(face.size, 1)] += counts[name]
-        bold += face.bold * counts[name]
+        weights[face.weight] += counts[name]
         math += face.math * counts[name]
         mono += face.mono * counts[name]
     count = len(now.faces)
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(now.parts).strip()
-    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count, mono / count)
+    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, _least(weights), math=math / count, mono=mono / count)
+
+
+def _least(weights: Counter[int]) -> int:
+    """Returns the weight that nearly all characters have or exceed."""
+    lighter, few = 0, (1 - _MOSTLY) * weights.total()
+    for weight in sorted(weights):
+        lighter += weights[weight]
+        if lighter > few:
+            return weight
+    return 0
