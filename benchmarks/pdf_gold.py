@@ -8,6 +8,7 @@ and neither does what floats. Words of mathematics and of evaluated code are in 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urldefrag
 
 from lxml import html
@@ -44,6 +45,14 @@ _FURNITURE = re.compile(
     r"|footnotes-segment|footnote|titlepage|legalnotice|Contents_element|shortcontents|printindex\S*|copiable-link"
     r"|wy-nav-side|highlight\S*|example|smallexample|lisp|footnote-reference|programlisting|revhistory|table-contents)\b"
 )
+_NAVIGATION = re.compile(r"\b(?:header|nav-panel|navheader|navfooter|related|sphinxsidebar\w*|footer)\b")
+
+
+class Unit(NamedTuple):
+    """Words of a block; `soft` if it explains a term, with which it may stand on one line or not."""
+
+    words: list[str]
+    soft: bool = False
 
 
 def words(text: str) -> list[str]:
@@ -114,10 +123,11 @@ def _footnotes_apart(paragraph: str) -> Iterator[str]:
     yield from notes
 
 
-def tex_units(source: str) -> list[list[str]]:
-    """Returns the words of each unit of a TeX or Sweave file, from \\begin{document} on."""
+def tex_units(source: str) -> list[Unit]:
+    """Returns the units of a TeX or Sweave file, from \\begin{document} on."""
     text = _without_chunks(source.replace("\r", "").partition("\\begin{document}")[2].partition("\\end{document}")[0])
     text = _environments(_COMMENT.sub("", text))
+    text = re.sub(r"\\\\\*?(?:\[[^\]]*\])?", lambda _: END, text)
     text = re.sub(_BREAKS, lambda _: END, _headings(_without_arguments(text, _NO_TEXT)))
     text = re.sub(r"\\(?:sub)?paragraph\*?\s*\{", lambda _: END + "{", text)
     text = re.sub(r"\\item\b\s*(?:\[([^\]]*)\])?", lambda match: f"{END}{match[1] or ''} ", text)
@@ -126,35 +136,46 @@ def tex_units(source: str) -> list[list[str]]:
     for paragraph in re.split(r"\n[ \t]*\n", text):
         for part in _footnotes_apart(paragraph):
             plain = re.sub(r"\\-|\\(?:['`^\"~=.]|[uvHcdbtkr](?=\{))\{?", "", part)
-            units.append(words(re.sub(r"\\[A-Za-z]+\*?(?:\[[^\]]*\])?", " ", plain).replace("~", " ").replace("--", " ")))
-    return [unit for unit in units if unit]
+            plain = re.sub(r"\\[A-Za-z]+\*?(?:\[[^\]]*\])?", " ", plain)
+            units.append(Unit(words(plain.replace("~", " "))))
+    return [unit for unit in units if unit.words]
 
 
-def html_units(start: Path) -> list[list[str]]:
-    """Returns the words of each unit of an HTML page, and of those pages that it links to in its folder, in that order."""
-    units: list[list[str]] = []
+def html_units(start: Path) -> list[Unit]:
+    """Returns the units of an HTML page, and of those pages of its folder to which links lead from it, each once, the
+    pages of a chapter behind its first one."""
+    units: list[Unit] = []
     pages, at = [start], 0
     while at < len(pages):
         tree = html.fromstring(pages[at].read_bytes())
         body = tree.find("body")
-        for text in _html_texts(tree if body is None else body):
-            units.append(words(text))
-        for link in tree.iterfind(".//a[@href]") if at == 0 else ():
-            target = start.parent / unquote(urldefrag(link.get("href", ""))[0])
-            if target.suffix == ".html" and target.parent == start.parent and target.is_file() and target not in pages:
-                pages.append(target)
+        units += (Unit(words(text), soft) for text, soft in _html_texts(tree if body is None else body))
         at += 1
-    return [unit for unit in units if unit]
+        linked = [
+            target
+            for link in tree.iterfind(".//a[@href]")
+            if (target := start.parent / unquote(urldefrag(link.get("href", ""))[0])) not in pages
+            and (target.suffix, target.parent) == (".html", start.parent)
+            and target.is_file()
+            and not any(_NAVIGATION.search(above.get("class") or "") for above in link.iterancestors())
+        ]
+        pages[at:at] = dict.fromkeys(linked)
+    return [unit for unit in units if unit.words]
 
 
-def _html_texts(node: html.HtmlElement) -> Iterator[str]:
+def _html_texts(node: html.HtmlElement) -> Iterator[tuple[str, bool]]:
     now: list[str] = []
+    soft = False
 
-    def walk(element: html.HtmlElement) -> Iterator[str]:
+    def walk(element: html.HtmlElement) -> Iterator[tuple[str, bool]]:
+        nonlocal soft
         tag = element.tag if isinstance(element.tag, str) else ""
         out = tag in _SKIPPED or (_FURNITURE.search(element.get("class") or "") is not None and tag != "body")
         inline = tag in ("a", "span", "sup", "") and out
         if (tag in _BLOCKS or out) and not inline:
+            yield from ended()
+            soft = tag == "dd" or (soft and not out)
+        if tag == "br":
             yield from ended()
         if not out and tag:
             now.append(element.text or "")
@@ -164,10 +185,13 @@ def _html_texts(node: html.HtmlElement) -> Iterator[str]:
         if (tag in _BLOCKS or out) and not inline:
             yield from ended()
 
-    def ended() -> Iterator[str]:
-        if now:
-            yield "".join(now)
-            now.clear()
+    def ended() -> Iterator[tuple[str, bool]]:
+        nonlocal soft
+        text = "".join(now)
+        now.clear()
+        if text.strip():
+            yield text, soft
+            soft = False
 
     yield from walk(node)
     yield from ended()

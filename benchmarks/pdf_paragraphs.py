@@ -7,17 +7,16 @@ FOLDER keeps Debian packages, which apt-get downloads, unpacked from one run to 
 
 import argparse
 import gzip
-import re
 import subprocess
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pdf_gold import html_units, tex_units, words
+from benchmarks.pdf_gold import Unit, html_units, tex_units, words
 from benchmarks.result import ROOT, keep
 
 _R = "usr/lib/R/site-library"
@@ -100,8 +99,8 @@ def fetched(package: str, folder: Path) -> Path:
     return target
 
 
-def gold_of(manual: Manual, folder: Path) -> list[list[str]]:
-    """Returns the words of each unit of the source."""
+def gold_of(manual: Manual, folder: Path) -> list[Unit]:
+    """Returns the units of the source."""
     source = folder / manual.source
     if source.suffix == ".html":
         return html_units(source)
@@ -163,7 +162,7 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return run[::-1]
 
 
-def _starts(units: Sequence[Sequence[str]]) -> list[int]:
+def _starts(units: Iterable[Sequence[str]]) -> list[int]:
     starts, at = [], 0
     for unit in units:
         starts.append(at)
@@ -171,18 +170,20 @@ def _starts(units: Sequence[Sequence[str]]) -> list[int]:
     return starts
 
 
-def decisions(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> tuple[list[tuple[int, int, bool, bool]], float]:
+def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[list[tuple[int, int, bool, bool]], float]:
     """Returns (place in the source, place in the output, break in the source, break in the output) for each two words
     that follow one another in both, and the share of the source's words that are in the output.
 
-    What the source has between them, and the output has not, is at most twelve words.
+    What the source has between them, and the output has not, is at most twelve words; between a term and what explains
+    it nothing is decided.
     """
-    flat, seen = ([word for unit in units for word in unit] for units in (gold, found))
+    flat, seen = [word for unit in gold for word in unit.words], [word for unit in found for word in unit]
     pairs = matched(flat, seen)
-    begins, breaks = _starts(gold), _starts(found)
+    begins, breaks = _starts(unit.words for unit in gold), _starts(found)
+    soft = {at for at, unit in zip(begins, gold, strict=True) if unit.soft}
     made = []
     for (a, b), (to_a, to_b) in zip(pairs, pairs[1:], strict=False):
-        if to_a - a - 1 <= _MOST_LOST:
+        if to_a - a - 1 <= _MOST_LOST and not soft.intersection(range(a + 1, to_a + 1)):
             inside = [
                 bisect_left(starts, to + 1) > bisect_left(starts, at + 1)
                 for starts, at, to in ((begins, a, to_a), (breaks, b, to_b))
@@ -191,7 +192,7 @@ def decisions(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> 
     return made, len(pairs) / max(1, len(flat))
 
 
-def scored(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Score:
+def scored(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> Score:
     """Returns how the breaks of an output agree with those of the source."""
     made, covered = decisions(gold, found)
     pairs = [(one[2], one[3]) for one in made]
@@ -199,15 +200,22 @@ def scored(gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Sco
 
 
 def units_of(data: bytes) -> list[list[str]]:
-    """Returns the words of each block of a file, as it is read here: what stands between line ends."""
+    """Returns the words of what stands between two breaks of a file, as it is read here.
+
+    A break is a blank line, or the end of a line within a block; a formula on lines of its own is none.
+    """
     from tasks.formats.pdf.document import read_pdf
 
     found = read_pdf(data)
-    cut = sorted({one.start for one in found.pieces if one.start and found.text[one.start-2:one.start] == END_OF_BLOCK})
-    return [unit for part in re.split(r"\n", found.text) if (unit := words(part))]
-
-
-END_OF_BLOCK = "\n\n"
+    units: list[list[str]] = []
+    for piece in found.pieces:
+        first, *others = found.text[piece.start : piece.end].split("\n")
+        if piece.start == 0 or found.text[: piece.start].endswith("\n\n"):
+            units.append(words(first))
+        else:
+            units[-1] += words(first)
+        units += map(words, others)
+    return [unit for unit in units if unit]
 
 
 def measured(folder: Path) -> dict[str, Any]:

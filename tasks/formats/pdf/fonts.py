@@ -88,4 +88,5 @@ def _spelling(drawn: Any) -> int:
 def _name(font: Any) -> str:
     buffer = ctypes.create_string_buffer(256)
     size = pdfium.FPDFFont_GetBaseFontName(font, buffer, 256)
-    return buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
+    name = buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
+    return name[7:] if name[6:7] == "+" else name  # without the tag of a subset

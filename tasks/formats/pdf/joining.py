@@ -29,13 +29,15 @@ def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
     pieces: list[Piece] = []
     at = 0
     for chain in _chains(_footnotes_last(found)):
-        before = ""
+        before, apart = "", False
         for block in chain:
             text = clean("\n".join(block.lines) if block.kind in _AS_LINES else _flowing(block.lines, words))
             if not text:
                 continue
             if before:
-                glue, cut = _seam(before, text, words)
+                apart = apart or block.kind == "formula"
+                glue, cut = ("\n", False) if apart else _seam(before, text, words)
+                apart = block.kind == "formula"
                 if cut:
                     texts[-1] = texts[-1][:-1]
                     last = pieces[-1]
@@ -70,6 +72,11 @@ def _chains(found: Sequence[Block]) -> Iterator[list[Block]]:
         chain = [waiting[at]]
         at += 1
         while chain[0].kind in ("paragraph", "item"):
+            after = next((to for to in range(at, len(waiting)) if waiting[to].kind != "formula"), at)
+            if after > at and _goes_on_after(chain[-1], waiting[after]):
+                chain += waiting[at : after + 1]
+                at = after + 1
+                continue
             ahead = at
             while ahead < len(waiting) and waiting[ahead].kind in _ASIDE and ahead - at < 12:
                 ahead += 1
@@ -81,6 +88,13 @@ def _chains(found: Sequence[Block]) -> Iterator[list[Block]]:
         yield chain
         yield from ([one] for one in floats)
         floats = []
+
+
+def _goes_on_after(before: Block, after: Block) -> bool:
+    """Returns whether a block is the rest of the paragraph before it, with displayed formulas between them."""
+    if after.kind != "paragraph" or after.page - before.page not in (0, 1) or abs(before.size - after.size) > 0.3:
+        return False
+    return after.lines[0][:1].islower()
 
 
 def _goes_on(before: Block, after: Block) -> bool:

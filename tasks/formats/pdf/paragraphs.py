@@ -19,7 +19,7 @@ from tasks.formats.pdf.tables import rows_of, table_runs
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
-_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}[.:\s]")
+_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])")
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
@@ -27,6 +27,10 @@ _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to the number of a page."""
 _ENDS = (".", ",", ";", "!", "?")
+_SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
+_SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
+"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a sentence,
+anywhere, and in text with formulas."""
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
 """Before a line that begins anew, since there was room for its first word on the one before."""
@@ -156,17 +160,27 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
     """Yields the lines of each paragraph."""
     if not found:
         return
-    steps = [after.y1 - before.y1 for before, after in pairwise(found) if _alike(before, after)]
-    step = median(steps) if steps else 1.3 * found[0].size
+    steps = _steps(found)
     left = median(line.begin for line in found)
     right = max(line.end for line in found)
     group = [found[0]]
     for line in found[1:]:
-        if _begins(line, group, step, left, right):
+        if _begins(line, group, steps.get(round(line.size), 1.3 * line.size), left, right):
             yield group
             group = []
         group.append(line)
     yield group
+
+
+def _steps(found: Sequence[Line]) -> dict[int, float]:
+    """Returns the distance of lines within paragraphs by font size: a low one of all, since on some pages most lines
+    begin a paragraph."""
+    steps: dict[int, list[float]] = {}
+    for before, after in pairwise(found):
+        step = after.y1 - before.y1
+        if _alike(before, after) and 0.9 * after.size < step < 2.5 * after.size:
+            steps.setdefault(round(after.size), []).append(step)
+    return {size: sorted(those)[len(those) // 4] for size, those in steps.items()}
 
 
 def _alike(before: Line, after: Line) -> bool:
@@ -178,11 +192,11 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
     last = group[-1]
     if not _alike(last, line) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
         return True
-    if line.y1 - last.y1 > 1.25 * max(step, line.size):
+    if _stands_apart(line, last, step, right):
         return True
     if _ENTRY.search(last.text) or _ENTRY.search(line.text):
         return not (_ENTRY.search(group[0].text) or len(group) == 1)
-    if _BULLET.match(line.text):
+    if _BULLET.match(line.text) and not (_flows(last, right) and abs(line.begin - last.begin) < 0.1 * line.size):
         return True
     indent = 0.8 * line.size
     if len(group) == 1 or abs(group[0].begin - last.begin) < indent / 2:
@@ -198,6 +212,19 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
         and last.text.endswith((".", "!", "?", ":", "؟", "۔", "。"))
         and last.begin <= left + indent
     )
+
+
+def _stands_apart(line: Line, last: Line, step: float, right: float) -> bool:
+    """Returns whether a line is farther below the last one than lines of a paragraph are."""
+    gap = (line.y1 - last.y1) / max(step, line.size)
+    if line.math or last.math:  # a sum or a fraction in the text
+        return gap > (_FAR if _flows(last, right) else _APART)
+    return gap > _APART or (gap > _SLIGHTLY and not _flows(last, 0.0) and not line.text[0].islower())
+
+
+def _flows(last: Line, right: float) -> bool:
+    """Returns whether a line reaches the right end of its region, in the middle of a sentence."""
+    return last.end > right - 3 * last.size and not _SENTENCE_END.search(last.text)
 
 
 def _hangs(group: Sequence[Line]) -> bool:
@@ -238,4 +265,4 @@ def _is_formula(group: Sequence[Line], text: str) -> bool:
     signs = len(_MATH.findall(text))
     words = len(re.findall(r"[^\W\d_]{3,}", text))
     math = sum(line.math * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
-    return words <= 3 and ((math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
+    return words <= 3 and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
