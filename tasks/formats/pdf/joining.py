@@ -12,8 +12,9 @@ from tasks.formats.text import clean
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")
-_FIRST = re.compile(r"[^\W\d_]+")
+_FIRST = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _ASIDE = frozenset(("caption", "table", "footnote", "turned"))
+_MOST_FLOATS = 60
 _AS_LINES = frozenset(("table", "code", "contents"))
 _TERMINAL = (".", "!", "?", ":", ";", "\u201d", '"', ")")
 # Before these a hyphen stays where the document tells nothing: "self-" and "attention" are two words.
@@ -55,7 +56,7 @@ def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
 
 def _vocabulary(found: Sequence[Block]) -> set[str]:
     """Returns the words that stand within lines, in lower case, those with hyphens whole."""
-    return {word.lower() for block in found for line in block.lines for word in _WORD.findall(line.removesuffix("-"))}
+    return {word.lower() for block in found for line in block.lines for word in _WORD.findall(_LAST.sub("", line))}
 
 
 def _footnotes_last(found: Sequence[Block]) -> list[Block]:
@@ -78,7 +79,7 @@ def _chains(found: Sequence[Block]) -> Iterator[list[Block]]:
                 at = after + 1
                 continue
             ahead = at
-            while ahead < len(waiting) and waiting[ahead].kind in _ASIDE and ahead - at < 12:
+            while ahead < len(waiting) and _floats(waiting[ahead], chain[-1]) and ahead - at < _MOST_FLOATS:
                 ahead += 1
             if ahead >= len(waiting) or not _goes_on(chain[-1], waiting[ahead]):
                 break
@@ -88,6 +89,11 @@ def _chains(found: Sequence[Block]) -> Iterator[list[Block]]:
         yield chain
         yield from ([one] for one in floats)
         floats = []
+
+
+def _floats(block: Block, before: Block) -> bool:
+    """Returns whether a block is none of the text that a paragraph belongs to, such as the labels of a figure."""
+    return block.kind in _ASIDE or (block.kind != "heading" and abs(block.size - before.size) > 0.3)
 
 
 def _goes_on_after(before: Block, after: Block) -> bool:
@@ -104,7 +110,9 @@ def _goes_on(before: Block, after: Block) -> bool:
     if after.page == before.page and after.box[1] >= before.box[3] - before.size and after.box[0] < before.box[2]:
         return False  # below it in the same column
     last, first = before.lines[-1], after.lines[0][:1]
-    return not last.endswith(_TERMINAL) and (first.islower() or first.isdigit() or last.endswith(("-", ",")))
+    if last.endswith(_TERMINAL):
+        return False
+    return before.runs_on or first.islower() or first.isdigit() or last.endswith(("-", ","))
 
 
 def _flowing(lines: Sequence[str], words: set[str]) -> str:
@@ -122,7 +130,8 @@ def _seam(before: str, after: str, words: set[str]) -> tuple[str, bool]:
     """Returns what goes between two lines, and whether the hyphen at the end of the first goes.
 
     A hyphen goes if the word without it stands elsewhere in the document, and stays if the word with it does; without
-    either it goes between lower case letters.
+    either it goes between lower case letters. In a compound of three parts the two parts beside it tell the same, and
+    it stays if the first of them is a word.
     """
     last, first = _LAST.search(before[-80:]), _FIRST.match(after)
     if last is None or first is None:
@@ -131,6 +140,9 @@ def _seam(before: str, after: str, words: set[str]) -> tuple[str, bool]:
     if whole in words and last[1].rpartition("-")[2]:
         return "", True
     compound = f"{last[1]}-{first[0]}".lower() in words or last[1].lower() in _PREFIXES
+    if "-" in whole:
+        tail, head = last[1].rpartition("-")[2].lower(), first[0].partition("-")[0].lower()
+        compound = compound or (tail + head not in words and tail in words)
     if compound or not first[0][0].islower() or last[1][-1].isupper():
         return "", False
     return "", True

@@ -23,6 +23,9 @@ _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algo
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
+_WORDS = re.compile(r"[^\W\d_]{3,}")
+_FEW, _MATHS = 3, 0.25
+"""Words of a formula at most, and the share of its characters in fonts of formulas at least."""
 _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to the number of a page."""
@@ -31,6 +34,7 @@ _SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
 _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
 """Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a sentence,
 anywhere, and in text with formulas."""
+_TAGGED = 2.0
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
 """Before a line that begins anew, since there was room for its first word on the one before."""
@@ -48,6 +52,8 @@ class Block:
     page: int
     box: Box
     size: float
+    runs_on: bool = False
+    """Whether its last line reaches the end of lines in the middle of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,8 @@ def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) ->
         for group in _groups(found[at:start]):
             kind = _kind(group, height, body)
             noted = kind == "footnote" or (noted and kind == "paragraph" and group[0].size < 0.93 * body.size)
-            yield _block("footnote" if noted else kind, _texts(group, kind, right), group, page)
+            kind = "footnote" if noted else kind
+            yield _block(kind, _texts(group, kind, right), group, page, runs_on=_flows(group[-1], right))
         if end > start:
             rows = found[start:end]
             yield _block("table", rows_of(rows), rows, page)
@@ -146,14 +153,14 @@ def _entries(group: Sequence[Line]) -> list[str]:
     return [entry for entry in entries if entry]
 
 
-def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int) -> Block:
+def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *, runs_on: bool = False) -> Block:
     box = (
         min(line.x0 for line in group),
         min(cell.y0 for line in group for cell in line.cells),
         max(line.x1 for line in group),
         max(cell.y1 for line in group for cell in line.cells),
     )
-    return Block(kind, tuple(texts), page, box, median(line.size for line in group))
+    return Block(kind, tuple(texts), page, box, median(line.size for line in group), runs_on)
 
 
 def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
@@ -163,13 +170,35 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
     steps = _steps(found)
     left = median(line.begin for line in found)
     right = max(line.end for line in found)
+    apart = _displayed(found, left)
     group = [found[0]]
-    for line in found[1:]:
-        if _begins(line, group, steps.get(round(line.size), 1.3 * line.size), left, right):
+    for at, line in enumerate(found[1:], 1):
+        if apart[at - 1] or apart[at]:
+            begins = not (apart[at - 1] and apart[at])
+        else:
+            begins = _begins(line, group, steps.get(round(line.size), 1.3 * line.size), left, right)
+        if begins:
             yield group
             group = []
         group.append(line)
     yield group
+
+
+def _displayed(found: Sequence[Line], left: float) -> list[bool]:
+    """Returns of each line whether it is one of a displayed formula: indented, nearly without words, in fonts of formulas;
+    or a limit, a numerator or the like beside one."""
+    bare = [
+        line.begin > left + 1.5 * line.size and len(_WORDS.findall(line.text)) <= _FEW and not _BULLET.match(line.text)
+        for line in found
+    ]
+    apart = [one and line.math > _MATHS for one, line in zip(bare, found, strict=True)]
+    for order in (range(1, len(found)), range(len(found) - 2, -1, -1)):
+        step = 1 if order.step > 0 else -1
+        for at in order:
+            near = found[at].y0 - found[at - 1].y1 if step > 0 else found[at + 1].y0 - found[at].y1
+            short = bare[at] and not _WORDS.search(found[at].text) and near < 0.3 * found[at].size
+            apart[at] = apart[at] or (short and apart[at - step])
+    return apart
 
 
 def _steps(found: Sequence[Line]) -> dict[int, float]:
@@ -190,7 +219,7 @@ def _alike(before: Line, after: Line) -> bool:
 def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
     """Returns whether a line begins another paragraph than that of `group`."""
     last = group[-1]
-    if not _alike(last, line) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
+    if not _alike(last, line) or _is_tagged(last) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
         return True
     if _stands_apart(line, last, step, right):
         return True
@@ -212,6 +241,11 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
         and last.text.endswith((".", "!", "?", ":", "؟", "۔", "。"))
         and last.begin <= left + indent
     )
+
+
+def _is_tagged(line: Line) -> bool:
+    """Returns whether a line ends with something that was put to the right end: "[Function]", the number of a formula."""
+    return len(line.cells) == 2 and abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size
 
 
 def _stands_apart(line: Line, last: Line, step: float, right: float) -> bool:
@@ -263,6 +297,6 @@ def _is_formula(group: Sequence[Line], text: str) -> bool:
     if len(text) > 300:
         return False
     signs = len(_MATH.findall(text))
-    words = len(re.findall(r"[^\W\d_]{3,}", text))
+    words = len(_WORDS.findall(text))
     math = sum(line.math * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
-    return words <= 3 and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
+    return words <= _FEW and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))

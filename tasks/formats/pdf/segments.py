@@ -40,7 +40,7 @@ WIDE = 1.0
 """Gap, in font sizes, that ends a segment."""
 _SPACE = 0.25
 _INK = 0.2
-_SMALL = 0.85
+SMALL = 0.85
 """Size of exponents and indices beside that of what they belong to, at most."""
 _MOSTLY = 0.95
 
@@ -115,7 +115,7 @@ class _Open:
         """Returns whether a character is an exponent or index, or stands behind one: PDFium ends a line there."""
         face, last = char.face, self.faces[-1]
         assert face is not None
-        small = min(face.size, last.size) < _SMALL * max(face.size, last.size)
+        small = min(face.size, last.size) < SMALL * max(face.size, last.size)
         shared = min(char.y1, self.y1) - max(char.y0, self.y0)
         return (small or face.math or last.math) and shared > 0.5 * (char.y1 - char.y0) and char.x0 > self.x0
 
