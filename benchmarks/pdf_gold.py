@@ -41,7 +41,7 @@ _BLOCKS = frozenset(
 )
 _SKIPPED = frozenset(("pre", "table", "script", "style", "head", "nav", "colgroup", "thead", "textarea", "form"))
 _FURNITURE = re.compile(
-    r"\b(?:header|nav-panel|navheader|navfooter|related|sphinxsidebar\w*|headerlink|category-def|contents|toc|toctree-wrapper|footer"
+    r"\b(?:header|nav-panel|navheader|navfooter|related|sphinxsidebar\w*|headerlink|category-def|category|contents|toc|toctree-wrapper|footer"
     r"|footnotes-segment|footnote|titlepage|legalnotice|Contents_element|shortcontents|printindex\S*|copiable-link"
     r"|wy-nav-side|highlight\S*|example|smallexample|lisp|footnote-reference|programlisting|revhistory|table-contents)\b"
 )

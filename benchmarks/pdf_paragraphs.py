@@ -10,7 +10,7 @@ import gzip
 import subprocess
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -113,11 +113,12 @@ def pdf_of(manual: Manual, folder: Path) -> bytes:
     return gzip.decompress(data) if manual.pdf.endswith(".gz") else data
 
 
-def matched(gold: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
+def matched(gold: Sequence[str], found: Sequence[str], begins: Collection[int]) -> list[tuple[int, int]]:
     """Returns places of equal words in both, rising in both.
 
     Runs of four words that occur once in both are anchors, of which the longest rising run counts; between them the
-    longest matches do. A word alone between words without a match is none.
+    longest matches do. A word alone between words without a match is none. `begins` are the places where units of the
+    first begin, which are no less probable than others where two ways to match are equally long.
     """
     anchors = _rising(_once(gold, found))
     pairs: list[tuple[int, int]] = []
@@ -126,12 +127,17 @@ def matched(gold: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
             continue
         for block in SequenceMatcher(None, gold[a:to_a], found[b:to_b], autojunk=False).get_matching_blocks():
             pairs += ((a + block.a + at, b + block.b + at) for at in range(block.size))
-    return [
+    pairs = [
         pair
         for at, pair in enumerate(pairs)
         if (pair[0] - 1, pair[1] - 1) in pairs[max(0, at - 1) : at]
         or (pair[0] + 1, pair[1] + 1) in pairs[at + 1 : at + 2]
     ]
+    for at in range(len(pairs) - 1, 0, -1):  # a word before and behind what is only in the output: the latter
+        (a, b), (to_a, to_b) = pairs[at - 1], pairs[at]
+        if to_a == a + 1 and to_b > b + 1 and found[to_b - 1] == gold[a] and a in begins:
+            pairs[at - 1] = (a, to_b - 1)
+    return pairs
 
 
 def _once(gold: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
@@ -178,8 +184,8 @@ def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[lis
     it nothing is decided.
     """
     flat, seen = [word for unit in gold for word in unit.words], [word for unit in found for word in unit]
-    pairs = matched(flat, seen)
     begins, breaks = _starts(unit.words for unit in gold), _starts(found)
+    pairs = matched(flat, seen, set(begins))
     soft = {at for at, unit in zip(begins, gold, strict=True) if unit.soft}
     made = []
     for (a, b), (to_a, to_b) in zip(pairs, pairs[1:], strict=False):

@@ -34,7 +34,7 @@ _SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
 _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
 """Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a sentence,
 anywhere, and in text with formulas."""
-_TAGGED = 2.0
+_TAGGED, _TAG_CHARS = 2.0, 24
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
 """Before a line that begins anew, since there was room for its first word on the one before."""
@@ -245,7 +245,9 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
 
 def _is_tagged(line: Line) -> bool:
     """Returns whether a line ends with something that was put to the right end: "[Function]", the number of a formula."""
-    return len(line.cells) == 2 and abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size
+    if len(line.cells) != 2 or len(line.cells[1].text) > _TAG_CHARS:
+        return False
+    return abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size
 
 
 def _stands_apart(line: Line, last: Line, step: float, right: float) -> bool:
