@@ -97,10 +97,13 @@ def _floats(block: Block, before: Block) -> bool:
 
 
 def _goes_on_after(before: Block, after: Block) -> bool:
-    """Returns whether a block is the rest of the paragraph before it, with displayed formulas between them."""
+    """Returns whether a block is the rest of the paragraph before it, with displayed formulas between them.
+
+    It is in most texts, whatever its first letter, since few begin a paragraph behind a formula; an indent says so.
+    """
     if after.kind != "paragraph" or after.page - before.page not in (0, 1) or abs(before.size - after.size) > 0.3:
         return False
-    return after.lines[0][:1].islower()
+    return not after.indented
 
 
 def _goes_on(before: Block, after: Block) -> bool:

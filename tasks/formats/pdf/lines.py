@@ -116,8 +116,8 @@ def _with_crumbs(rows: list[list[Segment]]) -> list[list[Segment]]:
             for where, of in enumerate(other)
             if small < SMALL * of.size and all(of.x0 <= one.x0 and one.x1 <= of.x1 for one in row)
         ]
-        gap, at, where = min(near, default=(1.0, 0, 0))
-        if gap < 0:
+        gap, at, where = min(near, default=(small, 0, 0))
+        if gap < 0.2 * small:
             kept[at][where] = _with_crumb(kept[at][where], row)
         else:
             kept.append(row)

@@ -24,8 +24,9 @@ _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
-_FEW, _MATHS = 3, 0.25
-"""Words of a formula at most, and the share of its characters in fonts of formulas at least."""
+_FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
+"""Words of a formula at most, or the share of its characters in words; and that in fonts of formulas at least."""
+_MIN_LINES = 4
 _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to the number of a page."""
@@ -54,6 +55,8 @@ class Block:
     size: float
     runs_on: bool = False
     """Whether its last line reaches the end of lines in the middle of a sentence."""
+    indented: bool = False
+    """Whether its first line begins behind the others."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,16 @@ def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Itera
 
 def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
     at = 0
-    for start, end in [*table_runs(found), (len(found), len(found))]:
+    tables = [run for run in table_runs(found) if not _are_formulas(found[slice(*run)])]
+    for start, end in [*tables, (len(found), len(found))]:
         noted = False
         right = max((line.end for line in found), default=0.0)
         for group in _groups(found[at:start]):
             kind = _kind(group, height, body)
             noted = kind == "footnote" or (noted and kind == "paragraph" and group[0].size < 0.93 * body.size)
             kind = "footnote" if noted else kind
-            yield _block(kind, _texts(group, kind, right), group, page, runs_on=_flows(group[-1], right))
+            runs_on = len(found) >= _MIN_LINES and _flows(group[-1], right)
+            yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
             rows = found[start:end]
             yield _block("table", rows_of(rows), rows, page)
@@ -160,7 +165,8 @@ def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *,
         max(line.x1 for line in group),
         max(cell.y1 for line in group for cell in line.cells),
     )
-    return Block(kind, tuple(texts), page, box, median(line.size for line in group), runs_on)
+    indented = group[0].begin > min(line.begin for line in group) + 0.8 * group[0].size
+    return Block(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
 
 
 def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
@@ -187,8 +193,9 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
 def _displayed(found: Sequence[Line], left: float) -> list[bool]:
     """Returns of each line whether it is one of a displayed formula: indented, nearly without words, in fonts of formulas;
     or a limit, a numerator or the like beside one."""
+    anywhere = len(found) < _MIN_LINES  # what lies between formulas of a page says little about where its lines begin
     bare = [
-        line.begin > left + 1.5 * line.size and len(_WORDS.findall(line.text)) <= _FEW and not _BULLET.match(line.text)
+        (anywhere or line.begin > left + 1.5 * line.size) and _is_wordless(line.text) and not _BULLET.match(line.text)
         for line in found
     ]
     apart = [one and line.math > _MATHS for one, line in zip(bare, found, strict=True)]
@@ -199,6 +206,18 @@ def _displayed(found: Sequence[Line], left: float) -> list[bool]:
             short = bare[at] and not _WORDS.search(found[at].text) and near < 0.3 * found[at].size
             apart[at] = apart[at] or (short and apart[at - step])
     return apart
+
+
+def _are_formulas(rows: Sequence[Line]) -> bool:
+    """Returns whether what stands in rows and columns is a formula, such as a matrix."""
+    math = sum(line.math * len(line.text) for line in rows) / max(1, sum(len(line.text) for line in rows))
+    return math > _MATHS and all(_is_wordless(line.text) for line in rows)
+
+
+def _is_wordless(text: str) -> bool:
+    """Returns whether a text has few words, or little in words: "log" and the like are in formulas."""
+    found = _WORDS.findall(text)
+    return len(found) <= _FEW or sum(map(len, found)) < _LITTLE * len(text.replace(" ", ""))
 
 
 def _steps(found: Sequence[Line]) -> dict[int, float]:
