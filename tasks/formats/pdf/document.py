@@ -98,6 +98,9 @@ def _blocks(read: Sequence[_Page]) -> list[Block]:
     size = _body([page.upright for page in read]).size
     kept = without_running([page.upright for page in read], [page.height for page in read], size)
     body = _body(kept)
+    for page_segments in kept:
+        for one in page_segments:
+            one.bold = one.weight >= body.heavy
     made: list[Block] = []
     for page, upright in zip(read, kept, strict=True):
         for region in regions(upright):
@@ -112,15 +115,17 @@ def _blocks(read: Sequence[_Page]) -> list[Block]:
 def _body(read: Sequence[Sequence[Segment]]) -> Body:
     """Returns what most characters have."""
     sizes: Counter[float] = Counter()
-    bold = mono = 0.0
+    weights: Counter[int] = Counter()
+    mono = 0.0
     for page in read:
         for one in page:
             sizes[one.size] += len(one.text)
-            bold += one.bold * len(one.text)
+            weights[one.weight] += len(one.text)
             mono += one.mono * len(one.text)
     half = sizes.total() / 2
     size = max(sizes, key=lambda size: (sizes[size], size), default=10.0)
-    return Body(size, bold=bold > half, mono=mono > half)
+    weight = max(weights, key=lambda weight: (weights[weight], weight), default=0)
+    return Body(size, weight, mono=mono > half)
 
 
 def _title(named: str, found: Sequence[Block]) -> str:

@@ -9,30 +9,32 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium
 
-from tasks.formats.pdf.characters import Face
+from tasks.formats.pdf.characters import NAMED, Face
 
 _INVISIBLE = (pdfium.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium.FPDF_TEXTRENDERMODE_CLIP)
-_BOLD_NAMES = ("bold", "black", "heavy", "cmbx", "-medi", "semibold", "demi")
+_BOLD_NAMES = ("bold", "black", "heavy", "cmb1", "bx", "-medi", "demi")
 _MATH_NAMES = ("cmmi", "cmsy", "cmex", "msbm", "msam", "symbol", "math", "eufm")
 _MONO_NAMES = (
     "mono",
     "courier",
     "cmtt",
-    "cmsltt",
+    "ectt",
+    "sftt",
+    "xtt",
     "sltt",
+    "nimbusmon",
     "typewriter",
     "consol",
     "menlo",
     "inconsolata",
     "sourcecode",
 )
-_BOLD_WEIGHT = 600
 _FIXED_PITCH = 1
 """Flag of a font descriptor (ISO 32000-1, table 123)."""
 
 
 class _Font(NamedTuple):
-    bold: bool
+    weight: int
     math: bool
     mono: bool
 
@@ -59,18 +61,18 @@ class Faces:
         turn = round(math.atan2(matrix.b, matrix.a) / (math.pi / 2)) % 4
         font = self._font(pdfium.FPDFTextObj_GetFont(drawn))
         invisible = pdfium.FPDFTextObj_GetTextRenderMode(drawn) in _INVISIBLE
-        made = Face(abs(size.value * scale), font.bold, font.math, font.mono, invisible, bool(mark), turn)
+        made = Face(abs(size.value * scale), font.weight, font.math, font.mono, invisible, bool(mark), turn)
         return self._equal.setdefault(made, made), again
 
     def _font(self, font: Any) -> _Font:
         if not font:
-            return _Font(bold=False, math=False, mono=False)
+            return _Font(weight=0, math=False, mono=False)
         address = ctypes.addressof(font.contents)
         if address not in self._fonts:
             name = _name(font)
-            heavy = pdfium.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT or any(word in name for word in _BOLD_NAMES)
+            weight = max(0, pdfium.FPDFFont_GetWeight(font)) + NAMED * any(word in name for word in _BOLD_NAMES)
             fixed = pdfium.FPDFFont_GetFlags(font) & _FIXED_PITCH or any(word in name for word in _MONO_NAMES)
-            self._fonts[address] = _Font(heavy, any(word in name for word in _MATH_NAMES), bool(fixed))
+            self._fonts[address] = _Font(weight, any(word in name for word in _MATH_NAMES), bool(fixed))
         return self._fonts[address]
 
 
@@ -86,4 +88,5 @@ def _spelling(drawn: Any) -> int:
 def _name(font: Any) -> str:
     buffer = ctypes.create_string_buffer(256)
     size = pdfium.FPDFFont_GetBaseFontName(font, buffer, 256)
-    return buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
+    name = buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
+    return name[7:] if name[6:7] == "+" else name  # without the tag of a subset

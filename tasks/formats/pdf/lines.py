@@ -5,11 +5,13 @@ Pure functions. The cells of a line are in the order in which they are read.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tasks.formats.pdf.bidi import has_right_to_left
-from tasks.formats.pdf.segments import WIDE, Segment
+from tasks.formats.pdf.segments import SMALL, WIDE, Segment
 
+_CRUMBS = 8
+"""Characters of a row of exponents and indices at most."""
 _MARKER = re.compile(r"[•◦▪‣·*–—-]|\(?[0-9]{1,3}[.)]?|\(?[a-zA-Z][.)]|\[[0-9A-Za-z+]{1,8}\]|[IVXivx]{1,5}[.)]")
 
 
@@ -91,8 +93,44 @@ def lines(region: Sequence[Segment]) -> list[Line]:
             rows.append([one])
         else:
             row.append(one)
+    rows = _with_crumbs(rows)
     from_right = 2 * sum(has_right_to_left(one.text) for one in region) > len(region)
     return [_line(row, from_right=from_right or any(has_right_to_left(one.text) for one in row)) for row in rows]
+
+
+def _with_crumbs(rows: list[list[Segment]]) -> list[list[Segment]]:
+    """Returns the rows with those that are nothing but exponents and indices in the line that they belong to.
+
+    Where one is drawn above another one, as in an inverted root, PDFium begins a line.
+    """
+    kept: list[list[Segment]] = []
+    crumbs = []
+    for row in rows:
+        few = sum(len(one.text) for one in row) <= _CRUMBS
+        (crumbs if few else kept).append(row)
+    for row in crumbs:
+        small = max(one.size for one in row)
+        near = [
+            (max(row[0].y0 - of.y1, of.y0 - row[0].y1), at, where)
+            for at, other in enumerate(kept)
+            for where, of in enumerate(other)
+            if small < SMALL * of.size and all(of.x0 <= one.x0 and one.x1 <= of.x1 for one in row)
+        ]
+        gap, at, where = min(near, default=(small, 0, 0))
+        if gap < 0.2 * small:
+            kept[at][where] = _with_crumb(kept[at][where], row)
+        else:
+            kept.append(row)
+    return sorted(kept, key=lambda row: row[0].middle) if crumbs else rows
+
+
+def _with_crumb(line: Segment, crumb: Sequence[Segment]) -> Segment:
+    """Returns a line with a crumb behind the word at its place, reckoned from the width of the line."""
+    about = round(len(line.text) * (crumb[0].x0 - line.x0) / max(1.0, line.x1 - line.x0))
+    at = line.text.find(" ", about)
+    at = len(line.text) if at < 0 else at
+    text = " ".join((line.text[:at], *(one.text for one in crumb))) + line.text[at:]
+    return replace(line, text=text)
 
 
 def _beside(row: Sequence[Segment], one: Segment) -> bool:
@@ -132,6 +170,7 @@ def _joined(left: Segment, right: Segment, gap: float, *, from_right: bool) -> S
         max(left.x1, right.x1),
         max(left.y1, right.y1),
         longer.size,
+        min(left.weight, right.weight),
         left.bold and right.bold,
         (left.math * len(left.text) + right.math * len(right.text)) / max(1, count),
         (left.mono * len(left.text) + right.mono * len(right.text)) / max(1, count),

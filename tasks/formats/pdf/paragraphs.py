@@ -3,6 +3,7 @@
 Pure functions over the lines of a region.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from tasks.formats.layout import Box
+from tasks.formats.pdf.characters import NAMED
 from tasks.formats.pdf.lines import Line
 from tasks.formats.pdf.listings import listed, listing_runs
 from tasks.formats.pdf.tables import rows_of, table_runs
@@ -17,14 +19,24 @@ from tasks.formats.pdf.tables import rows_of, table_runs
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
-_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}[.:\s]")
+_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])")
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
+_WORDS = re.compile(r"[^\W\d_]{3,}")
+_FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
+"""Words of a formula at most, or the share of its characters in words; and that in fonts of formulas at least."""
+_MIN_LINES = 4
 _LEADER = re.compile(r"(?:\s?[.·…]){4,}\s?")
 _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 """A line of a table of contents: dots from its title to the number of a page."""
 _ENDS = (".", ",", ";", "!", "?")
+_SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
+_SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
+"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a sentence,
+anywhere, and in text with formulas."""
+_TAGGED, _TAG_CHARS = 2.0, 24
+_BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
 """Before a line that begins anew, since there was room for its first word on the one before."""
 
@@ -41,15 +53,24 @@ class Block:
     page: int
     box: Box
     size: float
+    runs_on: bool = False
+    """Whether its last line reaches the end of lines in the middle of a sentence."""
+    indented: bool = False
+    """Whether its first line begins behind the others."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """What most characters of a document have: font size, and whether they are bold, or of a font of one width."""
+    """What most characters of a document have: font size, weight, and whether they are of a font of one width."""
 
     size: float = 10.0
-    bold: bool = False
+    weight: int = 0
     mono: bool = False
+
+    @property
+    def heavy(self) -> float:
+        """The least weight that is bold beside it; where the text itself is bold by name, nothing is."""
+        return min(max(_BOLD_WEIGHT, _BOLDER * self.weight), NAMED) if self.weight < NAMED else math.inf
 
 
 def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
@@ -71,13 +92,16 @@ def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Itera
 
 def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
     at = 0
-    for start, end in [*table_runs(found), (len(found), len(found))]:
+    tables = [run for run in table_runs(found) if not _are_formulas(found[slice(*run)])]
+    for start, end in [*tables, (len(found), len(found))]:
         noted = False
         right = max((line.end for line in found), default=0.0)
         for group in _groups(found[at:start]):
             kind = _kind(group, height, body)
             noted = kind == "footnote" or (noted and kind == "paragraph" and group[0].size < 0.93 * body.size)
-            yield _block("footnote" if noted else kind, _texts(group, kind, right), group, page)
+            kind = "footnote" if noted else kind
+            runs_on = len(found) >= _MIN_LINES and _flows(group[-1], right)
+            yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
             rows = found[start:end]
             yield _block("table", rows_of(rows), rows, page)
@@ -134,31 +158,77 @@ def _entries(group: Sequence[Line]) -> list[str]:
     return [entry for entry in entries if entry]
 
 
-def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int) -> Block:
+def _block(kind: str, texts: Sequence[str], group: Sequence[Line], page: int, *, runs_on: bool = False) -> Block:
     box = (
         min(line.x0 for line in group),
         min(cell.y0 for line in group for cell in line.cells),
         max(line.x1 for line in group),
         max(cell.y1 for line in group for cell in line.cells),
     )
-    return Block(kind, tuple(texts), page, box, median(line.size for line in group))
+    indented = group[0].begin > min(line.begin for line in group) + 0.8 * group[0].size
+    return Block(kind, tuple(texts), page, box, median(line.size for line in group), runs_on, indented)
 
 
 def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
     """Yields the lines of each paragraph."""
     if not found:
         return
-    steps = [after.y1 - before.y1 for before, after in pairwise(found) if _alike(before, after)]
-    step = median(steps) if steps else 1.3 * found[0].size
+    steps = _steps(found)
     left = median(line.begin for line in found)
     right = max(line.end for line in found)
+    apart = _displayed(found, left)
     group = [found[0]]
-    for line in found[1:]:
-        if _begins(line, group, step, left, right):
+    for at, line in enumerate(found[1:], 1):
+        if apart[at - 1] or apart[at]:
+            begins = not (apart[at - 1] and apart[at])
+        else:
+            begins = _begins(line, group, steps.get(round(line.size), 1.3 * line.size), left, right)
+        if begins:
             yield group
             group = []
         group.append(line)
     yield group
+
+
+def _displayed(found: Sequence[Line], left: float) -> list[bool]:
+    """Returns of each line whether it is one of a displayed formula: indented, nearly without words, in fonts of formulas;
+    or a limit, a numerator or the like beside one."""
+    anywhere = len(found) < _MIN_LINES  # what lies between formulas of a page says little about where its lines begin
+    bare = [
+        (anywhere or line.begin > left + 1.5 * line.size) and _is_wordless(line.text) and not _BULLET.match(line.text)
+        for line in found
+    ]
+    apart = [one and line.math > _MATHS for one, line in zip(bare, found, strict=True)]
+    for order in (range(1, len(found)), range(len(found) - 2, -1, -1)):
+        step = 1 if order.step > 0 else -1
+        for at in order:
+            near = found[at].y0 - found[at - 1].y1 if step > 0 else found[at + 1].y0 - found[at].y1
+            short = bare[at] and not _WORDS.search(found[at].text) and near < 0.3 * found[at].size
+            apart[at] = apart[at] or (short and apart[at - step])
+    return apart
+
+
+def _are_formulas(rows: Sequence[Line]) -> bool:
+    """Returns whether what stands in rows and columns is a formula, such as a matrix."""
+    math = sum(line.math * len(line.text) for line in rows) / max(1, sum(len(line.text) for line in rows))
+    return math > _MATHS and all(_is_wordless(line.text) for line in rows)
+
+
+def _is_wordless(text: str) -> bool:
+    """Returns whether a text has few words, or little in words: "log" and the like are in formulas."""
+    found = _WORDS.findall(text)
+    return len(found) <= _FEW or sum(map(len, found)) < _LITTLE * len(text.replace(" ", ""))
+
+
+def _steps(found: Sequence[Line]) -> dict[int, float]:
+    """Returns the distance of lines within paragraphs by font size: a low one of all, since on some pages most lines
+    begin a paragraph."""
+    steps: dict[int, list[float]] = {}
+    for before, after in pairwise(found):
+        step = after.y1 - before.y1
+        if _alike(before, after) and 0.9 * after.size < step < 2.5 * after.size:
+            steps.setdefault(round(after.size), []).append(step)
+    return {size: sorted(those)[len(those) // 4] for size, those in steps.items()}
 
 
 def _alike(before: Line, after: Line) -> bool:
@@ -168,13 +238,13 @@ def _alike(before: Line, after: Line) -> bool:
 def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
     """Returns whether a line begins another paragraph than that of `group`."""
     last = group[-1]
-    if not _alike(last, line) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
+    if not _alike(last, line) or _is_tagged(last) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
         return True
-    if line.y1 - last.y1 > 1.25 * max(step, line.size):
+    if _stands_apart(line, last, step, right):
         return True
     if _ENTRY.search(last.text) or _ENTRY.search(line.text):
         return not (_ENTRY.search(group[0].text) or len(group) == 1)
-    if _BULLET.match(line.text):
+    if _BULLET.match(line.text) and not (_flows(last, right) and abs(line.begin - last.begin) < 0.1 * line.size):
         return True
     indent = 0.8 * line.size
     if len(group) == 1 or abs(group[0].begin - last.begin) < indent / 2:
@@ -190,6 +260,26 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
         and last.text.endswith((".", "!", "?", ":", "؟", "۔", "。"))
         and last.begin <= left + indent
     )
+
+
+def _is_tagged(line: Line) -> bool:
+    """Returns whether a line ends with something that was put to the right end: "[Function]", the number of a formula."""
+    if len(line.cells) != 2 or len(line.cells[1].text) > _TAG_CHARS:
+        return False
+    return abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size
+
+
+def _stands_apart(line: Line, last: Line, step: float, right: float) -> bool:
+    """Returns whether a line is farther below the last one than lines of a paragraph are."""
+    gap = (line.y1 - last.y1) / max(step, line.size)
+    if line.math or last.math:  # a sum or a fraction in the text
+        return gap > (_FAR if _flows(last, right) else _APART)
+    return gap > _APART or (gap > _SLIGHTLY and not _flows(last, 0.0) and not line.text[0].islower())
+
+
+def _flows(last: Line, right: float) -> bool:
+    """Returns whether a line reaches the right end of its region, in the middle of a sentence."""
+    return last.end > right - 3 * last.size and not _SENTENCE_END.search(last.text)
 
 
 def _hangs(group: Sequence[Line]) -> bool:
@@ -219,7 +309,7 @@ def _is_heading(group: Sequence[Line], text: str, size: float, body: Body) -> bo
         return True
     if len(group) > 2 or size < 0.95 * body.size or text.endswith(_ENDS):
         return False
-    bold = not body.bold and all(line.bold for line in group)
+    bold = all(line.bold for line in group)
     return bold or (len(group) == 1 and len(text) < 80 and _NUMBERED.match(text) is not None and text.isupper())
 
 
@@ -228,6 +318,6 @@ def _is_formula(group: Sequence[Line], text: str) -> bool:
     if len(text) > 300:
         return False
     signs = len(_MATH.findall(text))
-    words = len(re.findall(r"[^\W\d_]{3,}", text))
+    words = len(_WORDS.findall(text))
     math = sum(line.math * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
-    return words <= 3 and ((math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
+    return words <= _FEW and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))

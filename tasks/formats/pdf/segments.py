@@ -22,8 +22,15 @@ _UPRIGHT_SIGNS = (*range(0xFE10, 0xFE1A), *range(0xFE30, 0xFE45))
 """Signs as they are written in lines from top to bottom."""
 # Signs that some maps of fonts take for the letters they look like: C, D, L and M as small Roman numerals.
 _ROMAN = {0x217C: "l", 0x217D: "c", 0x217E: "d", 0x217F: "m"}
+# What TeX's fonts have at the places of control characters (encodings OT1 and T1), where the file has no map.
+_TEX = {
+    **dict(zip((0x0B, 0x0C, 0x0E, 0x0F), ("ff", "fi", "ffi", "ffl"), strict=True)),
+    **dict(zip(range(0x1B, 0x20), ("ff", "fi", "fl", "ffi", "ffl"), strict=True)),
+    **{0x10: "\u201c", 0x11: "\u201d", 0x15: "\u2013", 0x16: "\u2014"},
+}
 _OTHERS = {
     **dict.fromkeys((*range(0x20), *range(0xD800, 0xE000)), ""),
+    **_TEX,
     **dict.fromkeys(_HYPHENS, "-"),
     **_LIGATURES,
     **{code: unicodedata.normalize("NFKC", chr(code)) for code in _UPRIGHT_SIGNS},
@@ -33,12 +40,17 @@ WIDE = 1.0
 """Gap, in font sizes, that ends a segment."""
 _SPACE = 0.25
 _INK = 0.2
+SMALL = 0.85
+"""Size of exponents and indices beside that of what they belong to, at most."""
 _MOSTLY = 0.95
 
 
 @dataclass(slots=True)
 class Segment:
-    """Characters in a row, with their box; `size` is that of most of them, and `bold` holds for nearly all."""
+    """Characters in a row, with their box; `size` is that of most of them, and nearly all have `weight` or more.
+
+    `bold` is set once the body of the document is known.
+    """
 
     text: str
     x0: float
@@ -46,6 +58,7 @@ class Segment:
     x1: float
     y1: float
     size: float
+    weight: int = 0
     bold: bool = False
     math: float = 0.0
     """Share of characters in a font of formulas."""
@@ -61,13 +74,14 @@ class Segment:
 class _Open:
     """A segment to which characters are added."""
 
-    __slots__ = ("faces", "parts", "x0", "x1", "y0", "y1")
+    __slots__ = ("faces", "math", "parts", "x0", "x1", "y0", "y1")
 
     def __init__(self, char: Char, text: str) -> None:
         _, self.x0, self.y0, self.x1, self.y1, face, _ = char
         self.parts = [text]
         assert face is not None
         self.faces = [face]
+        self.math = face.math
 
     def add(self, char: Char, text: str) -> None:
         _, x0, y0, x1, y1, face, _ = char
@@ -79,6 +93,10 @@ class _Open:
             self.x0 = x0
         if x1 > self.x1:
             self.x1 = x1
+        if face.math is not self.math:
+            if self.math:  # fonts of formulas have boxes much taller than the lines of text that they stand in
+                self.y0, self.y1, self.math = y0, y1, False
+            return
         if y0 < self.y0:
             self.y0 = y0
         if y1 > self.y1:
@@ -92,6 +110,14 @@ class _Open:
             return False
         wide = WIDE * size if size > 1.0 else WIDE
         return -wide < x0 - self.x1 < wide or (direction(code) == "R" and -wide < self.x0 - x1 < wide)
+
+    def raises(self, char: Char) -> bool:
+        """Returns whether a character is an exponent or index, or stands behind one: PDFium ends a line there."""
+        face, last = char.face, self.faces[-1]
+        assert face is not None
+        small = min(face.size, last.size) < SMALL * max(face.size, last.size)
+        shared = min(char.y1, self.y1) - max(char.y0, self.y0)
+        return (small or face.math or last.math) and shared > 0.5 * (char.y1 - char.y0) and char.x0 > self.x0
 
 
 def segments(chars: Sequence[Char]) -> tuple[list[Segment], list[Segment]]:
@@ -142,16 +168,16 @@ def _text_of(code: int) -> str:
 def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[Segment]) -> None:
     now: _Open | None = None
     turn = 0
-    pending = drawn = False
+    pending = drawn = ended = False
     for char in chars:
         code, face = char.code, char.face
         if face is None or code in _SPACES or code in _BREAKS:
             pending, drawn = True, drawn or face is not None
-            if now is not None and turn == 0 and code in _BREAKS:
-                upright.append(_closed(now))
-                now = None
+            ended = ended or code in _BREAKS
             continue
-        if now is not None and (face.turn != turn or (turn == 0 and not now.takes(char, face.size))):
+        if now is not None and (
+            face.turn != turn or (turn == 0 and (ended and not now.raises(char) or not now.takes(char, face.size)))
+        ):
             (turned if turn else upright).append(_closed(now))
             now = None
         text = _text_of(code)
@@ -167,7 +193,7 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
             ):
                 now.parts.append(" ")
             now.add(char, text)
-        pending = drawn = False
+        pending = drawn = ended = False
     if now is not None:
         (turned if turn else upright).append(_closed(now))
 
@@ -181,13 +207,24 @@ def _closed(now: _Open) -> Segment:
     faces = {id(face): face for face in now.faces}
     counts = Counter(map(id, now.faces))
     sizes: Counter[float] = Counter()
-    bold = math = mono = 0
+    weights: Counter[int] = Counter()
+    math = mono = 0
     for name, face in faces.items():
         sizes[round(face.size, 1)] += counts[name]
-        bold += face.bold * counts[name]
+        weights[face.weight] += counts[name]
         math += face.math * counts[name]
         mono += face.mono * counts[name]
     count = len(now.faces)
     size = max(sizes, key=lambda size: (sizes[size], size))
     text = "".join(now.parts).strip()
-    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, bold >= _MOSTLY * count, math / count, mono / count)
+    return Segment(text, now.x0, now.y0, now.x1, now.y1, size, _least(weights), math=math / count, mono=mono / count)
+
+
+def _least(weights: Counter[int]) -> int:
+    """Returns the weight that nearly all characters have or exceed."""
+    lighter, few = 0, (1 - _MOSTLY) * weights.total()
+    for weight in sorted(weights):
+        lighter += weights[weight]
+        if lighter > few:
+            return weight
+    return 0

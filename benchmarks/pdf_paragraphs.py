@@ -1,0 +1,255 @@
+"""Paragraphs of PDF files that others have made: where they break, beside their TeX or HTML source.
+
+    python -m benchmarks.pdf_paragraphs --packages FOLDER
+
+FOLDER keeps Debian packages, which apt-get downloads, unpacked from one run to the next.
+"""
+
+import argparse
+import gzip
+import subprocess
+import sys
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pdf_gold import Unit, html_units, tex_units, words
+from benchmarks.result import ROOT, keep
+
+_R = "usr/lib/R/site-library"
+_GRAM = 4
+_MOST_LOST = 12
+
+
+@dataclass(frozen=True)
+class Manual:
+    """A document: its Debian package, and the places of its PDF file and its source in it."""
+
+    package: str
+    pdf: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """What it is called here."""
+        return Path(self.pdf).name.partition(".pdf")[0]
+
+
+def _vignette(package: str, name: str, library: str = _R) -> Manual:
+    folder = f"{library}/{package.removeprefix('r-cran-')}/doc"
+    return Manual(package, f"{folder}/{name}.pdf", f"{folder}/{name}.Rnw")
+
+
+TWELVE = (
+    _vignette("r-cran-vcd", "strucplot"),
+    _vignette("r-cran-sandwich", "sandwich-CL"),
+    _vignette("r-cran-strucchange", "strucchange-intro"),
+    _vignette("r-cran-pscl", "countreg"),
+    _vignette("r-cran-mvtnorm", "MVT_Rnews"),
+    _vignette("r-cran-party", "MOB"),
+    Manual("bash-doc", "usr/share/doc/bash/bashref.pdf", "usr/share/doc/bash/bashref.html"),
+    Manual("libmpfr-doc", "usr/share/doc/libmpfr-doc/mpfr.pdf.gz", "usr/share/doc/libmpfr-doc/mpfr.html/index.html"),
+    Manual("flex-doc", "usr/share/doc/flex-doc/flex.pdf.gz", "usr/share/doc/flex-doc/html/index.html"),
+    Manual(
+        "developers-reference",
+        "usr/share/developers-reference/developers-reference.pdf",
+        "usr/share/developers-reference/index.html",
+    ),
+    Manual("bzip2-doc", "usr/share/doc/bzip2/manual.pdf.gz", "usr/share/doc/bzip2/manual.html"),
+    Manual(
+        "debian-policy",
+        "usr/share/doc/debian-policy/policy.pdf.gz",
+        "usr/share/doc/debian-policy/policy.html/index.html",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of one document: breaks in both, in the output alone and in the source alone, and the share of words found."""
+
+    right: int
+    wrong: int
+    missed: int
+    covered: float
+
+    @property
+    def f1(self) -> float:
+        """F1 of the breaks."""
+        return 2 * self.right / max(1, 2 * self.right + self.wrong + self.missed)
+
+
+def fetched(package: str, folder: Path) -> Path:
+    """Returns the folder in which a Debian package lies unpacked; downloads it unless it is there.
+
+    Raises:
+        OSError: it cannot be fetched.
+    """
+    target = folder / package
+    if not target.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(["apt-get", "download", package], cwd=folder, capture_output=True, text=True, check=False)
+        found = sorted(folder.glob(f"{package}_*.deb"))
+        if done.returncode or not found:
+            raise OSError(f"the package {package} cannot be fetched: {done.stderr.strip()[-200:]}")
+        subprocess.run(["dpkg", "-x", str(found[-1]), str(target)], check=True)
+    return target
+
+
+def gold_of(manual: Manual, folder: Path) -> list[Unit]:
+    """Returns the units of the source."""
+    source = folder / manual.source
+    if source.suffix == ".html":
+        return html_units(source)
+    return tex_units(source.read_bytes().decode("utf-8", "replace"))
+
+
+def pdf_of(manual: Manual, folder: Path) -> bytes:
+    """Returns the bytes of the PDF file."""
+    data = (folder / manual.pdf).read_bytes()
+    return gzip.decompress(data) if manual.pdf.endswith(".gz") else data
+
+
+def matched(gold: Sequence[str], found: Sequence[str], begins: Collection[int]) -> list[tuple[int, int]]:
+    """Returns places of equal words in both, rising in both.
+
+    Runs of four words that occur once in both are anchors, of which the longest rising run counts; between them the
+    longest matches do. A word alone between words without a match is none. `begins` are the places where units of the
+    first begin, which are no less probable than others where two ways to match are equally long.
+    """
+    anchors = _rising(_once(gold, found))
+    pairs: list[tuple[int, int]] = []
+    for (a, b), (to_a, to_b) in zip([(0, 0), *anchors], [*anchors, (len(gold), len(found))], strict=True):
+        if (to_a - a) * (to_b - b) > 4_000_000:
+            continue
+        for block in SequenceMatcher(None, gold[a:to_a], found[b:to_b], autojunk=False).get_matching_blocks():
+            pairs += ((a + block.a + at, b + block.b + at) for at in range(block.size))
+    pairs = [
+        pair
+        for at, pair in enumerate(pairs)
+        if (pair[0] - 1, pair[1] - 1) in pairs[max(0, at - 1) : at]
+        or (pair[0] + 1, pair[1] + 1) in pairs[at + 1 : at + 2]
+    ]
+    for at in range(len(pairs) - 1, 0, -1):  # a word before and behind what is only in the output: the latter
+        (a, b), (to_a, to_b) = pairs[at - 1], pairs[at]
+        if to_a == a + 1 and to_b > b + 1 and found[to_b - 1] == gold[a] and a in begins:
+            pairs[at - 1] = (a, to_b - 1)
+    return pairs
+
+
+def _once(gold: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
+    places = []
+    for text in (gold, found):
+        seen: dict[tuple[str, ...], int] = {}
+        for at in range(len(text) - _GRAM + 1):
+            gram = tuple(text[at : at + _GRAM])
+            seen[gram] = -1 if gram in seen else at
+        places.append({gram: at for gram, at in seen.items() if at >= 0})
+    return sorted((at, places[1][gram]) for gram, at in places[0].items() if gram in places[1])
+
+
+def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns a longest run of the pairs that rises in the second place, too."""
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for at, (_, place) in enumerate(pairs):
+        to = bisect_left(tails, place)
+        tails[to : to + 1] = [place]
+        ends[to : to + 1] = [at]
+        before.append(ends[to - 1] if to else -1)
+    run, at = [], ends[-1] if ends else -1
+    while at >= 0:
+        run.append(pairs[at])
+        at = before[at]
+    return run[::-1]
+
+
+def _starts(units: Iterable[Sequence[str]]) -> list[int]:
+    starts, at = [], 0
+    for unit in units:
+        starts.append(at)
+        at += len(unit)
+    return starts
+
+
+def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[list[tuple[int, int, bool, bool]], float]:
+    """Returns (place in the source, place in the output, break in the source, break in the output) for each two words
+    that follow one another in both, and the share of the source's words that are in the output.
+
+    What the source has between them, and the output has not, is at most twelve words; between a term and what explains
+    it nothing is decided.
+    """
+    flat, seen = [word for unit in gold for word in unit.words], [word for unit in found for word in unit]
+    begins, breaks = _starts(unit.words for unit in gold), _starts(found)
+    pairs = matched(flat, seen, set(begins))
+    soft = {at for at, unit in zip(begins, gold, strict=True) if unit.soft}
+    made = []
+    for (a, b), (to_a, to_b) in zip(pairs, pairs[1:], strict=False):
+        if to_a - a - 1 <= _MOST_LOST and not soft.intersection(range(a + 1, to_a + 1)):
+            inside = [
+                bisect_left(starts, to + 1) > bisect_left(starts, at + 1)
+                for starts, at, to in ((begins, a, to_a), (breaks, b, to_b))
+            ]
+            made.append((to_a, to_b, *inside))
+    return made, len(pairs) / max(1, len(flat))
+
+
+def scored(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> Score:
+    """Returns how the breaks of an output agree with those of the source."""
+    made, covered = decisions(gold, found)
+    pairs = [(one[2], one[3]) for one in made]
+    return Score(pairs.count((True, True)), pairs.count((False, True)), pairs.count((True, False)), covered)
+
+
+def units_of(data: bytes) -> list[list[str]]:
+    """Returns the words of what stands between two breaks of a file, as it is read here.
+
+    A break is a blank line, or the end of a line within a block; a formula on lines of its own is none.
+    """
+    from tasks.formats.pdf.document import read_pdf
+
+    found = read_pdf(data)
+    units: list[list[str]] = []
+    for piece in found.pieces:
+        first, *others = found.text[piece.start : piece.end].split("\n")
+        if piece.start == 0 or found.text[: piece.start].endswith("\n\n"):
+            units.append(words(first))
+        else:
+            units[-1] += words(first)
+        units += map(words, others)
+    return [unit for unit in units if unit]
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Returns the figures of all documents."""
+    rows, scores = {}, []
+    for manual in TWELVE:
+        root = fetched(manual.package, folder)
+        score = scored(gold_of(manual, root), units_of(pdf_of(manual, root)))
+        scores.append(score)
+        rows[f"{manual.package} {manual.name}"] = {
+            "f1": round(score.f1, 4),
+            "precision": round(score.right / max(1, score.right + score.wrong), 4),
+            "recall": round(score.right / max(1, score.right + score.missed), 4),
+            "breaks": score.right + score.missed,
+            "words_found": round(score.covered, 4),
+        }
+        print(f"{manual.name:30}", rows[f"{manual.package} {manual.name}"])
+    total = Score(*(sum(getattr(one, name) for one in scores) for name in ("right", "wrong", "missed")), 1.0)
+    mean = sum(one.f1 for one in scores) / len(scores)
+    return {"f1": round(total.f1, 4), "mean_f1": round(mean, 4), "documents": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packages", type=Path, required=True)
+    keep("pdf_paragraphs", measured(parser.parse_args().packages))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()
