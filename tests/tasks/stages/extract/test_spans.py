@@ -83,11 +83,11 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
     (file,) = find_files(packed)
     pieces = cut(file, "jsonl", 20_000)
     opened = []
-    stream = spans._stream
-    monkeypatch.setattr(spans, "_stream", lambda one: opened.append(one) or stream(one))
+    text_of = spans.text_of
+    monkeypatch.setattr(spans, "text_of", lambda *how: opened.append(how) or text_of(*how))
     for one in pieces:
         list(read_file(file, packed, CONFIG, span=one))
-    assert len(opened) == (1 if file.codec else len(pieces))
+    assert len(opened) == (1 if file.is_packed else len(pieces))
     # Another file takes its place, and a piece that is left in the middle is not gone on with.
     rows = read_file(file, packed, CONFIG, span=pieces[1])
     next(rows)
@@ -149,7 +149,7 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
         return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), span=span)
 
     parts = [[unit("/x/a.jsonl", None)]]
-    parts += [[unit("/x/b.jsonl.gz", Span(at, at, at + 1, 1))] for at in range(50)]
+    parts += [[unit("/x/b.jsonl.gz", Span(at, at, at + 1, 1, streamed=True))] for at in range(50)]
     parts += [[unit("/x/c.jsonl", Span(at, at, at + 1, 1))] for at in range(3)]
     named = runs(parts)
     assert named[0] == ""
@@ -158,7 +158,9 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
     assert sorted(in_b, key=in_b.index) == in_b, "a run is made of neighbours"
     assert len(set(in_b)) <= RUNS
     assert max(map(in_b.count, in_b)) == 3
-    assert runs([[unit("/x/b.jsonl.gz", Span(0, 0, 1, 1)), unit("/x/d.jsonl", None)]]) == ["/x/b.jsonl.gz 0"]
+    assert runs([[unit("/x/b.jsonl.gz", Span(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
+        "/x/b.jsonl.gz 0"
+    ]
 
 
 def test_neighbouring_pieces_of_a_part_are_read_as_one(tmp_path: Path) -> None:
