@@ -21,6 +21,7 @@ from tasks.core.errors import InputError
 from tasks.formats.packing import explained, other_kind, packing_of, unpacked
 
 BLOCK = 1 << 20
+_FIRST = 512
 _HEAD = 1 << 16
 _ENDINGS = re.compile(r"\.(?:jsonl?|ndjson)(?:\.(?:gz|zst|bz2))?$", re.I)
 _BETWEEN = re.compile(rb"[^\s,\[\]]")
@@ -65,7 +66,7 @@ def form_of(path: str, name: str) -> Form:
         for stream in streams:
             text = Text(iter([stream]))
             head = text.head()
-            if found := other_kind(head):
+            if found := other_kind(text.begins):
                 raise InputError(f"{path} holds no JSON: it is {found[0]}", found[1])
             lines = lines and _are_lines(head.decode("utf-8", "replace"))
             plain = plain and text.plain
@@ -97,7 +98,8 @@ class Text:
     """The text of a file in UTF-8, read forward: its streams one after the other, each ended by a line break.
 
     Attributes:
-        plain: whether the bytes of the stream that is read are given as they are.
+        begins: the first bytes of the stream that is read, as they are.
+        plain: whether its bytes are given as they are.
     """
 
     def __init__(self, streams: Iterator[Any]) -> None:
@@ -106,6 +108,7 @@ class Text:
         self._decoder: codecs.IncrementalDecoder | None = None
         self._held = b""
         self._ends_line = True
+        self.begins = b""
         self.plain = True
 
     def head(self) -> bytes:
@@ -136,14 +139,17 @@ class Text:
         """Opens the next stream; returns whether there is one."""
         with explained():
             self._stream = next(self._streams, None)
-            head = self._stream.read(4) if self._stream else b""
-        encoding = json.detect_encoding(head)
+            if self._stream is None:
+                return False
+            head = self._stream.read(_FIRST)
+        self.begins = head
+        encoding = json.detect_encoding(head[:4])
         self.plain = encoding in ("utf-8", "utf-8-sig")
         self._decoder = None if self.plain else codecs.getincrementaldecoder(encoding)("replace")
         between = b"" if self._ends_line else b"\n"
         # Spaces in the place of a byte order mark, so that all bytes stay where they are.
         self._hold(between + self._decoded(head.removeprefix(codecs.BOM_UTF8).rjust(len(head))))
-        return self._stream is not None
+        return True
 
     def _fill(self, size: int) -> None:
         with explained():

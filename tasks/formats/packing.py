@@ -5,6 +5,7 @@ do not tell, the ending of the name does, so that a damaged file is not taken fo
 """
 
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -131,9 +132,13 @@ def _meant(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> lis
     if not meant:
         raise OSError("the zip file holds no file")
     if len(meant) < len(held):
-        names = [member.filename for member in held if member not in meant]
-        log.warning("%s: not read, by the endings of their names: %s", archive.filename, ", ".join(names[:10]))
+        _warn(str(archive.filename), ", ".join([member.filename for member in held if member not in meant][:10]))
     return meant
+
+
+@functools.cache  # a file is opened several times
+def _warn(path: str, names: str) -> None:
+    log.warning("%s: not read, by the endings of their names: %s", path, names)
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[Any]:

@@ -95,6 +95,25 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
     assert told(list(read_file(file, packed, CONFIG, span=pieces[2])))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("size", [1, 700, 1 << 30])
+def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: str, indent: int, size: int) -> None:
+    values = [{"text": f"row {number} [" + "{x}" * (number % 90), "more": [[number], {}]} for number in range(60)]
+    (tmp_path / "d.json").write_bytes(json.dumps(values, indent=indent).encode(encoding))
+    found = source(tmp_path, "jsonl")
+    (file,) = find_files(found)
+    pieces = cut(file, "jsonl", size)
+    assert len(pieces) in {1: [60], 700: range(5, 40), 1 << 30: [1]}[size]
+    assert {one.streamed for one in pieces} == {encoding != "utf-8"}
+    rows = [row for one in pieces for row in read_file(file, found, CONFIG, span=one)]
+    assert told(rows) == told(whole(found))
+    assert [row.url for row in rows] == [f"file://src/d.json#{number}" for number in range(60)]
+    last = list(read_file(file, found, CONFIG, span=pieces[-1]))
+    first = list(read_file(file, found, CONFIG, span=pieces[0]))
+    assert (last[-1].url, first[0].url) == (rows[-1].url, rows[0].url)
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n\n\n", b'{"text": "one"}', b'{"text": "one"}\n{"text": "two"}\n'])
 def test_files_without_a_line_and_lines_without_an_end_are_cut(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "d.jsonl").write_bytes(data)
