@@ -17,7 +17,8 @@ library's speed (`bare`: the WARC read, the main text found, nothing kept) the w
 library asked for the same text.
 
 With `--texts`, a folder of JSON lines (`*.jsonl.zst`, field `text`), both are asked for their verdict on every text;
-documents on which they differ are listed. Needs PyPI and a Debian mirror once; writes `benchmarks/results/refine.json`.
+documents on which they differ are listed. Needs PyPI and a Debian mirror once; writes `benchmarks/results/refine.json`,
+where what was not measured again stays as it was, with its date.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +38,7 @@ from benchmarks.refine.command import PEER, ROOT, cpu_seconds
 from benchmarks.refine.verdicts import compared
 from benchmarks.result import keep, peer_python
 
+RESULT = ROOT / "benchmarks" / "results" / "refine.json"
 STATE = ROOT / ".sluice" / "benchmarks" / "refine"
 PEERS = [
     *("datatrove==0.10.1", "spacy==3.8.18", "trafilatura<1.12", "lxml_html_clean", "warcio", "regex", "orjson"),
@@ -152,7 +155,15 @@ def beside(chosen: Sequence[Path], python: str, asked: argparse.Namespace) -> di
         for share in SHARES
     }
     print(f"x datatrove: {ratios}; extract, of the bare library: {shares}")
-    return {"pages": len(chosen), "html_mb": round(size / 1e6, 1), "ratio": ratios, **shares, "rounds": rounds}
+    today = date.today().isoformat()
+    return {
+        "date": today,
+        "pages": len(chosen),
+        "html_mb": round(size / 1e6, 1),
+        "ratio": ratios,
+        **shares,
+        "rounds": rounds,
+    }
 
 
 def main() -> None:
@@ -160,14 +171,15 @@ def main() -> None:
     asked = arguments()
     STATE.mkdir(parents=True, exist_ok=True)
     python = peer_python(STATE / "peers", PEERS)
-    result: dict[str, Any] = {"bars": BARS, "peers": PEERS}
+    result: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    result |= {"bars": BARS, "peers": PEERS}
     if not asked.no_manuals:
         result["manuals"] = beside(pages.chosen(pages.unpacked(STATE), asked.pages), python, asked)
     if asked.archived:
         result["archived"] = beside(pages.archived(asked.archived, STATE, asked.pages), python, asked)
     if asked.texts:
-        result["verdicts"] = compared(asked.texts, python, STATE)
-    keep("refine", result)
+        result["verdicts"] = {"date": date.today().isoformat(), **compared(asked.texts, python, STATE)}
+    keep("refine", {name: held for name, held in result.items() if name not in ("benchmark", "date", "machine")})
 
 
 if __name__ == "__main__":
