@@ -1,9 +1,11 @@
-"""Real pages in WARC files: the HTML of documentation that Debian packages."""
+"""Real pages in WARC files: the HTML of documentation that Debian packages, or archived pages in a folder."""
 
 import gzip
 import hashlib
 import io
+import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastwarc import WarcRecord, WarcRecordType
@@ -45,6 +47,19 @@ def chosen(folder: Path, count: int) -> list[Path]:
         turns += [(turn, path) for turn, path in enumerate(sorted(pages, key=lambda path: _place(folder, path)))]
     several = sorted(turns, key=lambda one: (one[0], _place(folder, one[1])))
     return [path for _, path in several[:count]]
+
+
+def archived(folders: Sequence[Path], state: Path, count: int) -> list[Path]:
+    """Unpacks a sample of the `*.html.gz` in folders, by a hash of their bytes; returns where."""
+    held = state / "archived"
+    shutil.rmtree(held, ignore_errors=True)
+    held.mkdir(parents=True)
+    packed = {path.read_bytes() for folder in folders for path in folder.glob("*.html.gz")}
+    written = []
+    for name, data in sorted((hashlib.blake2b(data, digest_size=8).hexdigest(), data) for data in packed)[:count]:
+        written.append(held / f"{name}.html")
+        written[-1].write_bytes(gzip.decompress(data))
+    return written
 
 
 def _place(folder: Path, page: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""External files: files outside the store that a recipe names by a pattern; listing, decompression, JSON lines.
+"""External files: files outside the store that a recipe names by a pattern; listing, unpacking, rows of JSON.
 
 Reads names, sizes and bytes, on this machine or on an object store.
 """
@@ -11,18 +11,20 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.json_rows import form_of, rows, text_of
+from tasks.formats.packing import ZIP, codec_of, opened, packing_of
 
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+__all__ = ["SourceFile", "codec_of", "find", "opened"]
+
 _MAGIC = "*?["
 _WILD = re.compile(r"\*\*/|\*\*?|\?|\[!?[^\]]+\]")
 _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,13 @@ class SourceFile:
     bytes: int
 
     @property
-    def codec(self) -> str | None:
-        """The compression by the suffix of the name, in Arrow's terms."""
-        return codec_of(self.name)
+    def is_packed(self) -> bool:
+        """Whether it is compressed, by the suffix of its name: nothing is read."""
+        return codec_of(self.name) is not None or self.name.endswith(".zip")
+
+    def packing(self) -> str | None:
+        """Returns the compression in Arrow's terms, ZIP or None; see `tasks.formats.packing.packing_of`."""
+        return packing_of(self.local(), self.name)
 
     def local(self) -> str:
         """Returns a local path; an object is fetched once into the cache of this machine."""
@@ -53,40 +59,38 @@ class SourceFile:
     @contextlib.contextmanager
     def open(self) -> Iterator[io.BufferedReader]:
         """Opens it for reading, decompressed; raises InputError when it cannot be read to the end."""
-        try:
-            with opened(self.local(), self.codec) as file:
+        with self._explained():
+            packing = self.packing()
+            if packing == ZIP:
+                raise OSError("it is a zip file")
+            with opened(self.local(), packing) as file:
                 yield file
-        except (OSError, EOFError, pa.ArrowException) as error:
-            raise InputError(f"{self.path} cannot be read ({error})", "mend it or leave it out") from error
 
     def rows(self) -> Iterator[tuple[int, Any]]:
-        """Yields number (from 1) and content of each non-blank line; raises InputError where one is not JSON."""
-        with self.open() as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    try:
-                        yield number, json.loads(line)  # bytes: with or without a byte order mark
-                    except (ValueError, RecursionError) as error:
-                        raise InputError(
-                            f"{self.path}, line {number}: not JSON ({error})", "mend it or leave it out"
-                        ) from None
+        """Yields number (from 1) and content of each non-blank line, or of each value where lines are not values.
 
+        Raises:
+            InputError: it cannot be read, holds something else, or a row of it is no JSON.
+        """
+        with self._explained():
+            form = form_of(self.local(), self.name)
+            with text_of(self.local(), form) as text:
+                for number, row in enumerate(rows(text, form, None), start=1):
+                    if row and row.strip():
+                        yield number, self._parsed(row, number, "line" if form.lines else "value")
 
-def codec_of(name: str) -> str | None:
-    """Returns the compression by the suffix of a name, in Arrow's terms.
+    def _parsed(self, row: Any, number: int, what: str) -> Any:
+        try:
+            return json.loads(row)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{self.path}, {what} {number}: not JSON ({error})", "mend it or leave it out") from None
 
-    >>> codec_of("wiki.jsonl.zst")
-    'zstd'
-    """
-    return _CODECS.get(os.path.splitext(name)[1])
-
-
-@contextlib.contextmanager
-def opened(path: str, codec: str | None) -> Iterator[io.BufferedReader]:
-    """Opens a local file for reading, decompressed; raises OSError when it is damaged."""
-    with pa.OSFile(path) as raw:
-        stream = pa.CompressedInputStream(raw, codec) if codec else raw
-        yield io.BufferedReader(cast(io.RawIOBase, stream), _BUFFER)
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, pa.ArrowException) as error:
+            raise InputError(f"{self.path} cannot be read ({error})", "mend it or leave it out") from error
 
 
 def find(pattern: str, whose: str) -> list[SourceFile]:

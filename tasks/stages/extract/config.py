@@ -35,9 +35,9 @@ class FileSource(Config):
     """Name in mixtures and reports, and host in the URLs of its documents."""
 
     kind: str
-    """Content of a file: one text (`text`), one document per row (`jsonl`, `parquet`), a package description
-    (`metadata`), or WARC records (`warc`); or the name of a parser, which reads the file whole: `pdf`, or one of an
-    installed package.
+    """Content of a file: one text (`text`), one document per row (`jsonl`: JSON lines or arrays; `parquet`), a package
+    description (`metadata`), or WARC records (`warc`); or the name of a parser, which reads the file whole: `pdf`, or
+    one of an installed package.
 
     WARC files give the captured pages, WET files, which are WARC files too, the texts. ARC files, the web's archives
     before 2009, are detected by their first bytes.
@@ -46,7 +46,8 @@ class FileSource(Config):
     path: Annotated[str, AfterValidator(_absolute)]
     """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.gz).
 
-    {stdlib} and {site_packages} are those of the running Python. Files may be compressed: .gz, .zst or .bz2.
+    {stdlib} and {site_packages} are those of the running Python. Files may be compressed with gzip, zstd or bzip2,
+    those of rows of JSON also with zip, whatever their names.
     """
 
     exclude: tuple[str, ...] = ()

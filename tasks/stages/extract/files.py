@@ -18,6 +18,8 @@ import pyarrow as pa
 from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.formats.external_files import SourceFile
+from tasks.formats.json_rows import rows as json_rows
+from tasks.formats.packing import ZIP, other_kind
 from tasks.formats.text import clean
 from tasks.formats.url import MAX_CAPTURED_URL
 from tasks.formats.warc.payload import payload_digest, quick_digest
@@ -27,9 +29,10 @@ from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
 from tasks.stages.extract.parsers import parsed
 from tasks.stages.extract.row import Content, Row
-from tasks.stages.extract.spans import Span, Window, window
+from tasks.stages.extract.spans import Span, window
 
 _ROWS_AT_ONCE = 16
+_HEAD = 512
 
 
 def read_file(
@@ -56,9 +59,15 @@ def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, pa.ArrowException) as error:
-        raise InputError(
-            f'{file.path} of the file source "{source.name}" cannot be read ({error})', "mend it, or exclude it"
-        ) from error
+        what, remedy = _other_kind(file) or ("", "mend it, or exclude it")
+        cause = f"{error}; it is {what}" if what else str(error)
+        raise InputError(f'{file.path} of the file source "{source.name}" cannot be read ({cause})', remedy) from error
+
+
+def _other_kind(file: SourceFile) -> tuple[str, str] | None:
+    with contextlib.suppress(OSError), open(file.local(), "rb") as raw:
+        return other_kind(raw.read(_HEAD))
+    return None
 
 
 def _url(source: FileSource, file: SourceFile) -> str:
@@ -103,46 +112,33 @@ class _Damaged(Exception):
 
 def _unpacked(file: SourceFile, limit: int) -> bytes:
     with pa.OSFile(file.local()) as raw:
-        if file.codec is None:
+        packing = file.packing()
+        if packing in (None, ZIP):  # what a document in a zip file is, nobody says
             return bytes(raw.read(limit))
         try:
-            with pa.CompressedInputStream(raw, file.codec) as stream:
+            with pa.CompressedInputStream(raw, packing) as stream:
                 return bytes(stream.read(limit))
         except OSError as error:
             raise _Damaged from error
 
 
-def _json_lines(
+def _json_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
 ) -> Iterator[Row]:
-    with window(file, span) as stream:
-        for number, line in enumerate(_lines(stream, config.max_payload_bytes), start=span.first if span else 0):
-            if line is None:
+    with window(file, span) as text:
+        held = json_rows(text, text.form, config.max_payload_bytes)
+        for number, row in enumerate(held, start=span.first if span else 0):
+            if row is None:
                 yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
-            elif line.strip():
-                yield _record(_parsed(line), number, file, source, quick)
+            elif row.strip():
+                yield _record(_parsed(row), number, file, source, quick)
 
 
-def _parsed(line: bytes) -> Any:
+def _parsed(row: bytes) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(row)
     except (ValueError, RecursionError):
         return None
-
-
-def _lines(stream: Window, limit: int) -> Iterator[bytes | None]:
-    """Yields lines without their end; None for a line longer than `limit`, which is not kept in memory."""
-    parts: list[bytes] = []
-    size = 0
-    while block := stream.read(1 << 20):
-        *whole, rest = block.split(b"\n")
-        for end in whole:
-            yield b"".join([*parts, end]) if size + len(end) <= limit else None
-            parts, size = [], 0
-        size += len(rest)
-        parts = [*parts, rest] if size <= limit else []
-    if size:
-        yield b"".join(parts) if size <= limit else None
 
 
 def _parquet_rows(
@@ -223,7 +219,7 @@ def _digest(data: bytes, quick: bool) -> str:
 
 def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
     # FastWARC reads gzip and zstd itself; of a bzip2 file the offsets are those in the decompressed stream.
-    opener: Callable[..., Any] = bz2.open if file.codec == "bz2" else open
+    opener: Callable[..., Any] = bz2.open if file.packing() == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
     with opener(file.local(), "rb") as handle:
         yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
@@ -235,6 +231,6 @@ _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iter
     "warc": _captures,
 }
 _ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, Span | None], Iterator[Row]]] = {
-    "jsonl": _json_lines,
+    "jsonl": _json_rows,
     "parquet": _parquet_rows,
 }

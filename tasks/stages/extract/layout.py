@@ -43,13 +43,13 @@ class Unit:
         """Input bytes, as `ExtractConfig.part_bytes` counts them; at least 1."""
         if self.span is not None:
             return max(1, self.span.weight)
-        packed = self.source is None or self.source.kind in ("warc", "parquet") or self.file.codec is not None
+        packed = self.source is None or self.source.kind in ("warc", "parquet") or self.file.is_packed
         return max(1, self.file.bytes * (PACKED_WEIGHT if packed else 1))
 
     @property
     def stream(self) -> str:
         """Where the unit comes from, if it is a piece that can be reached only by way of what lies before it, or ""."""
-        return self.file.path if self.span is not None and self.file.codec is not None else ""
+        return self.file.path if self.span is not None and self.span.streamed else ""
 
 
 def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list[Unit]:

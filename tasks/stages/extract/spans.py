@@ -1,26 +1,23 @@
 """Pieces of files of rows, so that one file can go into several parts.
 
-Reads external files. A Parquet file is cut between row groups, JSON lines at line ends; the cuts depend on the file and
-on the requested size, not on the workers. Plain lines can be read from any offset. Compressed ones can be read only
-from the beginning, so a process keeps the stream of its last piece: the next piece continues there, and any other one
-skips the bytes before it.
+Reads external files. A Parquet file is cut between row groups, JSON at the ends of lines or of values; the cuts depend
+on the file and on the requested size, not on the workers. Plain UTF-8 can be read from any offset. Packed files, and
+those in UTF-16, can be read only from the beginning, so a process keeps the stream of its last piece: the next piece
+continues there, and any other one skips the bytes before it.
 """
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.formats.external_files import SourceFile
+from tasks.formats.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
 
 ROW_KINDS = ("jsonl", "parquet")
 """Kinds of sources whose files hold one document per row."""
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -29,19 +26,21 @@ class Span:
 
     Attributes:
         first: number of its first row in the file; of JSON lines the number of the line, from 0.
-        start: where it begins: a byte of the unpacked file, or a row group.
+        start: where it begins: a byte of the text in UTF-8, or a row group.
         end: where it ends, exclusive.
         weight: its bytes, unpacked.
+        streamed: whether it can be reached only by way of what lies before it.
     """
 
     first: int
     start: int
     end: int
     weight: int
+    streamed: bool = False
 
     def joined(self, following: "Span") -> "Span":
         """Returns this piece and the one behind it as one."""
-        return Span(self.first, self.start, following.end, self.weight + following.weight)
+        return Span(self.first, self.start, following.end, self.weight + following.weight, self.streamed)
 
 
 def cut(file: SourceFile, kind: str, size: int) -> list[Span]:
@@ -50,12 +49,17 @@ def cut(file: SourceFile, kind: str, size: int) -> list[Span]:
     Args:
         file: a file of a source.
         kind: what it holds, one of ROW_KINDS.
-        size: a piece ends with the first row group, or line, that reaches so many bytes.
+        size: a piece ends with the first row group, or row of JSON, that reaches so many bytes.
 
     Raises:
         OSError, pa.ArrowException: the file cannot be read.
+        InputError: it holds something else.
     """
-    return list(_row_groups(file, size) if kind == "parquet" else _lines(file, size))
+    if kind == "parquet":
+        return list(_row_groups(file, size))
+    form = form_of(file.local(), file.name)
+    with text_of(file.local(), form) as text:
+        return list((_lines if form.lines else _values)(text, size, not form.plain))
 
 
 def _row_groups(file: SourceFile, size: int) -> Iterator[Span]:
@@ -69,34 +73,45 @@ def _row_groups(file: SourceFile, size: int) -> Iterator[Span]:
             first, start, weight = rows, number + 1, 0
 
 
-def _lines(file: SourceFile, size: int) -> Iterator[Span]:
+def _lines(text: Text, size: int, streamed: bool) -> Iterator[Span]:
     first = start = lines = at = 0
-    with _stream(file) as stream:
-        while block := stream.read(_BLOCK):
-            behind = 0
-            while (end := block.find(b"\n", max(behind, start + size - at - 1)) + 1) > 0:
-                lines += block.count(b"\n", behind, end)
-                yield Span(first, start, at + end, at + end - start)
-                first, start, behind = lines, at + end, end
-            lines += block.count(b"\n", behind)
-            at += len(block)
+    while block := text.read(BLOCK):
+        behind = 0
+        while (end := block.find(b"\n", max(behind, start + size - at - 1)) + 1) > 0:
+            lines += block.count(b"\n", behind, end)
+            yield Span(first, start, at + end, at + end - start, streamed)
+            first, start, behind = lines, at + end, end
+        lines += block.count(b"\n", behind)
+        at += len(block)
     if at > start:
-        yield Span(first, start, at, at - start)
+        yield Span(first, start, at, at - start, streamed)
+
+
+def _values(text: Text, size: int, streamed: bool) -> Iterator[Span]:
+    first = start = end = 0
+    number = 0
+    for number, (end, _) in enumerate(value_ends(text, 0), start=1):
+        if end - start >= size:
+            yield Span(first, start, end, end - start, streamed)
+            first, start = number, end
+    if end > start:
+        yield Span(first, start, end, end - start, streamed)
 
 
 class Window:
     """The bytes of a piece, to be read forward."""
 
-    def __init__(self, stream: Any, path: str, left: int | None) -> None:
-        self._stream = stream
+    def __init__(self, text: Text, form: Form, path: str, left: int | None) -> None:
+        self._text = text
         self._path = path
+        self.form = form
         self.left = left
         """How many bytes are left; None where the piece is the whole file."""
 
     def read(self, size: int) -> bytes:
         """Returns the next bytes, at most `size`; b"" at the end."""
         count = size if self.left is None else min(size, self.left)
-        data: bytes = self._stream.read(count) if count else b""
+        data = self._text.read(count) if count else b""
         if self.left is not None:
             if count and not data:
                 raise _changed(self._path)
@@ -106,38 +121,45 @@ class Window:
 
 @contextlib.contextmanager
 def window(file: SourceFile, span: Span | None) -> Iterator[Window]:
-    """Yields the bytes of a piece of a file of lines, unpacked; None for the whole file.
+    """Yields the text of a piece of a file of JSON, in UTF-8; None for the whole file.
 
     Raises:
         OSError: the file cannot be read.
-        InputError: it is not as it was when it was cut.
+        InputError: it is not as it was when it was cut, or holds something else.
     """
-    if span is None:
-        with _stream(file) as stream:
-            yield Window(stream, file.path, None)
-    elif file.codec is None:
-        with _stream(file) as stream:
-            stream.seek(span.start)
-            yield Window(stream, file.path, span.end - span.start)
-    else:
-        yield from _packed(file, span)
+    if span is not None and span.streamed:
+        yield from _streamed(file, span)
+        return
+    form = form_of(file.local(), file.name)
+    with text_of(file.local(), form) as text:
+        if span is not None:
+            text.seek(span.start)
+        yield Window(text, form, file.path, None if span is None else span.end - span.start)
 
 
-_KEPT: dict[str, tuple[int, Any, contextlib.ExitStack]] = {}
-"""Where this process stands in the compressed file that it has read a piece of last: place, stream, what closes it."""
+class _Kept(NamedTuple):
+    at: int
+    text: Text
+    form: Form
+    opened: contextlib.ExitStack
 
 
-def _packed(file: SourceFile, span: Span) -> Iterator[Window]:
-    at, stream, opened = _KEPT.pop(file.path, (0, None, contextlib.ExitStack()))
+_KEPT: dict[str, _Kept] = {}
+"""Where this process stands in the packed file that it has read a piece of last."""
+
+
+def _streamed(file: SourceFile, span: Span) -> Iterator[Window]:
+    kept = _KEPT.pop(file.path, None)
+    if kept and kept.at > span.start:
+        kept.opened.close()
+        kept = None
+    at, text, form, opened = kept or _from_the_beginning(file)
     try:
-        if stream is None or at > span.start:
-            opened.close()
-            at, stream = 0, opened.enter_context(_stream(file))
         while at < span.start:
-            if not (skipped := stream.read(min(_BLOCK, span.start - at))):
+            if not (skipped := text.read(min(BLOCK, span.start - at))):
                 raise _changed(file.path)
             at += len(skipped)
-        piece = Window(stream, file.path, span.end - span.start)
+        piece = Window(text, form, file.path, span.end - span.start)
         yield piece
     except BaseException:
         opened.close()
@@ -146,15 +168,13 @@ def _packed(file: SourceFile, span: Span) -> Iterator[Window]:
         opened.close()
         return
     while _KEPT:
-        _KEPT.popitem()[1][2].close()
-    _KEPT[file.path] = (span.end, stream, opened)
+        _KEPT.popitem()[1].opened.close()
+    _KEPT[file.path] = _Kept(span.end, text, form, opened)
 
 
-@contextlib.contextmanager
-def _stream(file: SourceFile) -> Iterator[Any]:
-    with contextlib.ExitStack() as opened:
-        raw = opened.enter_context(pa.OSFile(file.local()))
-        yield opened.enter_context(pa.CompressedInputStream(raw, file.codec)) if file.codec else raw
+def _from_the_beginning(file: SourceFile) -> _Kept:
+    form, opened = form_of(file.local(), file.name), contextlib.ExitStack()
+    return _Kept(0, opened.enter_context(text_of(file.local(), form)), form, opened)
 
 
 def _changed(path: str) -> InputError:

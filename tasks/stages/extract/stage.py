@@ -53,15 +53,17 @@ from tasks.stages.extract.identity import Identity, Spare, identities, spares, u
 from tasks.stages.extract.indexed import indexed_identities
 from tasks.stages.extract.jsonl import JsonLines
 from tasks.stages.extract.layout import Unit, arrange, divide, runs
+from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
 from tasks.stages.extract.parsers import parser
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
+from tasks.stages.extract.spans import ROW_KINDS
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 9
+VERSION = 10
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
@@ -96,7 +98,8 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     """Extracts every capture and file.
 
     Raises:
-        InputError: there is nothing to read, nothing that was read gave a document, or the extractor is not installed.
+        InputError: there is nothing to read, a file of rows holds something else or no text, nothing that was read gave
+            a document, or the extractor is not installed.
     """
     check_installed(config)
     warc = inputs.get("warc")
@@ -115,8 +118,12 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     if any(spec.name not in output.committed for spec in specs):
         together = in_runs(specs)
         found = dict(engine.map(run_identities, together))
+        tally = sum((tally for _, tally in found.values()), Counter[tuple[str, str, str]]())
+        refuse_misread(tally, [(unit.file, unit.source) for unit in units if unit.source is not None])
         by_part = {
-            spec.name: rows for place, run in enumerate(together) for spec, rows in zip(run, found[place], strict=True)
+            spec.name: rows
+            for place, run in enumerate(together)
+            for spec, rows in zip(run, found[place][0], strict=True)
         }
         spare = spares([by_part[spec.name] for spec in specs])
         specs = [
@@ -259,20 +266,24 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> It
         )
 
 
-def run_identities(specs: Sequence[PartSpec]) -> list[NDArray[np.void]]:
-    """Returns `slice_identities` of the parts of a run; runs on a worker."""
-    return [slice_identities(spec.payload) for spec in specs]
+def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], Tally]:
+    """Returns `slice_identities` of the parts of a run, and the tally of their rows; runs on a worker."""
+    tally: Tally = Counter()
+    return [slice_identities(spec.payload, tally) for spec in specs], tally
 
 
-def slice_identities(slice_: Slice) -> NDArray[np.void]:
-    """Returns `identity.IDENTITY` of every row of a slice, in row order."""
-    return identities(_unit_identities(slice_, unit) for unit in slice_.units)
+def slice_identities(slice_: Slice, tally: Tally) -> NDArray[np.void]:
+    """Returns `identity.IDENTITY` of every row of a slice, in row order; counts the rows of files of rows."""
+    return identities(_unit_identities(slice_, unit, tally) for unit in slice_.units)
 
 
-def _unit_identities(slice_: Slice, unit: Unit) -> Iterable[Identity]:
+def _unit_identities(slice_: Slice, unit: Unit, tally: Tally) -> Iterable[Identity]:
     if unit.index and slice_.store is not None:
         with slice_.store.open(unit.index) as file:
             listed = indexed_identities(file, unit.records)
         if listed is not None:
             return listed
-    return unit_identities(unit, _unit_rows(slice_, unit, quick=slice_.quick))
+    rows = _unit_rows(slice_, unit, quick=slice_.quick)
+    if unit.source is not None and unit.source.kind in ROW_KINDS:
+        rows = tallied(rows, unit.file, unit.source, tally)
+    return unit_identities(unit, rows)

@@ -83,16 +83,35 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
     (file,) = find_files(packed)
     pieces = cut(file, "jsonl", 20_000)
     opened = []
-    stream = spans._stream
-    monkeypatch.setattr(spans, "_stream", lambda one: opened.append(one) or stream(one))
+    text_of = spans.text_of
+    monkeypatch.setattr(spans, "text_of", lambda *how: opened.append(how) or text_of(*how))
     for one in pieces:
         list(read_file(file, packed, CONFIG, span=one))
-    assert len(opened) == (1 if file.codec else len(pieces))
+    assert len(opened) == (1 if file.is_packed else len(pieces))
     # Another file takes its place, and a piece that is left in the middle is not gone on with.
     rows = read_file(file, packed, CONFIG, span=pieces[1])
     next(rows)
     rows.close()
     assert told(list(read_file(file, packed, CONFIG, span=pieces[2])))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("size", [1, 700, 1 << 30])
+def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: str, indent: int, size: int) -> None:
+    values = [{"text": f"row {number} [" + "{x}" * (number % 90), "more": [[number], {}]} for number in range(60)]
+    (tmp_path / "d.json").write_bytes(json.dumps(values, indent=indent).encode(encoding))
+    found = source(tmp_path, "jsonl")
+    (file,) = find_files(found)
+    pieces = cut(file, "jsonl", size)
+    assert len(pieces) in {1: [60], 700: range(5, 40), 1 << 30: [1]}[size]
+    assert {one.streamed for one in pieces} == {encoding != "utf-8"}
+    rows = [row for one in pieces for row in read_file(file, found, CONFIG, span=one)]
+    assert told(rows) == told(whole(found))
+    assert [row.url for row in rows] == [f"file://src/d.json#{number}" for number in range(60)]
+    last = list(read_file(file, found, CONFIG, span=pieces[-1]))
+    first = list(read_file(file, found, CONFIG, span=pieces[0]))
+    assert (last[-1].url, first[0].url) == (rows[-1].url, rows[0].url)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n\n\n", b'{"text": "one"}', b'{"text": "one"}\n{"text": "two"}\n'])
@@ -149,7 +168,7 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
         return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), span=span)
 
     parts = [[unit("/x/a.jsonl", None)]]
-    parts += [[unit("/x/b.jsonl.gz", Span(at, at, at + 1, 1))] for at in range(50)]
+    parts += [[unit("/x/b.jsonl.gz", Span(at, at, at + 1, 1, streamed=True))] for at in range(50)]
     parts += [[unit("/x/c.jsonl", Span(at, at, at + 1, 1))] for at in range(3)]
     named = runs(parts)
     assert named[0] == ""
@@ -158,7 +177,9 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
     assert sorted(in_b, key=in_b.index) == in_b, "a run is made of neighbours"
     assert len(set(in_b)) <= RUNS
     assert max(map(in_b.count, in_b)) == 3
-    assert runs([[unit("/x/b.jsonl.gz", Span(0, 0, 1, 1)), unit("/x/d.jsonl", None)]]) == ["/x/b.jsonl.gz 0"]
+    assert runs([[unit("/x/b.jsonl.gz", Span(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
+        "/x/b.jsonl.gz 0"
+    ]
 
 
 def test_neighbouring_pieces_of_a_part_are_read_as_one(tmp_path: Path) -> None:
