@@ -20,6 +20,7 @@ from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAdd
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.connection import NoConnectionError, Pool, port_of
 from tasks.stages.crawl.http.dial import LookUpError
+from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.http.response import Headers, ProtocolError, Response, Wanted
@@ -105,6 +106,7 @@ class Client:
             checked all the same.
         begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
         policy: denied hosts, and additional headers of single hosts.
+        files: how many connections may be open; by default as many as the crawl's places need.
     """
 
     def __init__(
@@ -113,8 +115,10 @@ class Client:
         resolver: Resolver | None = None,
         begin: Callable[[str], float] | None = None,
         policy: Policy | None = None,
+        files: Files | None = None,
     ) -> None:
         self._config = config
+        self._files = files or files_for(config.concurrency)
         self._resolver = resolver
         self._begin = begin
         self._policy = policy or Policy()
@@ -126,7 +130,7 @@ class Client:
         loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
         guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
-        self._opened = guard, Pool(guard, self._grants, allow_loopback=loopback)
+        self._opened = guard, Pool(guard, self._grants, self._files, allow_loopback=loopback)
         return self
 
     async def __aexit__(
