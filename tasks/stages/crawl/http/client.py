@@ -20,8 +20,8 @@ from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAdd
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.connection import NoConnectionError, Pool, port_of
 from tasks.stages.crawl.http.dial import LookUpError
-from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.http.response import Headers, ProtocolError, Response, Wanted
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent

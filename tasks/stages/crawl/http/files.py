@@ -38,7 +38,7 @@ class Files(NamedTuple):
 
 
 def files_for(visits: int) -> Files:
-    """Returns the budget for so many requests at a time, or for as many as this process may have; raises its soft limit.
+    """Returns the budget for so many requests at a time, or for fewer; raises the process's soft limit.
 
     Raises:
         InputError: the limit is too low for any crawl.

@@ -63,6 +63,8 @@ def test_a_thousand_hosts_at_a_time_within_a_limit_of_1024_files(tmp_path):
             delay_s=0.0,
             latency_factor=0.0,
             concurrency=1000,
+            timeout_s=120.0,
+            ai_optouts=[],
         )
         cycle(tmp_path, config)
         process = start(tmp_path, config)
@@ -110,5 +112,5 @@ def test_all_sockets_of_a_crawl_and_its_other_files_are_within_the_limit(limits)
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * HOSTS, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * HOSTS, _HARD))
     uvloop.run(_serve())
