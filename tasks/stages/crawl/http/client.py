@@ -11,10 +11,12 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 
 from tasks.formats.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.url import authority, host_and_port, target
+from tasks.formats.warc.payload import payload_digest
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.stages.crawl.http.clock import Clock
@@ -78,6 +80,11 @@ class Answer:
             return value.encode("latin-1").decode()
         except UnicodeDecodeError:
             return value
+
+    @cached_property
+    def payload_digest(self) -> str:
+        """Digest of the body as WARC writes it."""
+        return payload_digest(self.body)
 
     def all(self, name: str) -> list[str]:
         """Returns every header called `name` (lower case)."""
