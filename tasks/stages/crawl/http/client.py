@@ -68,7 +68,8 @@ class Answer:
 
     def header(self, name: str) -> str | None:
         """Returns the first header called `name` (lower case), or None."""
-        return next((value for key, value in self.headers if key.lower() == name), None)
+        values = self._by_name.get(name)
+        return values[0] if values else None
 
     @property
     def location(self) -> str | None:
@@ -88,7 +89,14 @@ class Answer:
 
     def all(self, name: str) -> list[str]:
         """Returns every header called `name` (lower case)."""
-        return [value for key, value in self.headers if key.lower() == name]
+        return self._by_name.get(name, [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(name.lower(), []).append(value)
+        return found
 
 
 class FetchError(Exception):
