@@ -22,9 +22,8 @@ _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 # whose names it does not look into: no numbers, which may be addresses, and no encoded letters.
 _SEGMENTS = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"
 _PLAIN = re.compile(rf"(?:/|(?=[a-zA-Z0-9])){_SEGMENTS}", re.A)
-_PLAIN_URL = re.compile(
-    rf"https?://(?!\S*xn--)(?:[a-z0-9-]+\.)+[a-z][a-z-]*(?::(?!80/|443/)(?:[1-9]\d{{1,3}}|[1-5]\d{{4}}))?/{_SEGMENTS}", re.A
-)
+_PORT = r"(?::(?!80/|443/)(?:[1-9]\d{1,3}|[1-5]\d{4}))?"
+_PLAIN_URL = re.compile(rf"https?://(?!\S*xn--)(?:[a-z0-9-]+\.)+[a-z][a-z-]*{_PORT}/{_SEGMENTS}", re.A)
 _PLAIN_ABOVE = re.compile(rf"((?:\.\./)+)((?=[a-zA-Z0-9]){_SEGMENTS}|)", re.A)
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _AS_REFERENCE = "sluice.as_reference"
