@@ -36,7 +36,7 @@ class Tags(NamedTuple):
 def all_tags(source: bytes) -> Tags:
     """Finds every "<" of a page, but for the last four bytes."""
     octets = np.frombuffer(source, np.uint8)
-    at = np.flatnonzero(octets[:-_TAIL] == ord("<"))
+    at = (octets[:-_TAIL] == ord("<")).nonzero()[0]
     at += 1
     ends = octets.take(at) == ord("/")
     at += ends

@@ -1,6 +1,5 @@
 """The payload of a WARC record: reading within a limit, transfer decoding, digests."""
 
-import base64
 import hashlib
 import re
 import sys
@@ -14,6 +13,10 @@ import xxhash
 Digest = Literal["computed", "quick", "declared"]
 
 _BLOCK = 1 << 20
+# Two letters of Base32 for every ten bits of a SHA-1.
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_BASE32 = [first + second for first in _LETTERS for second in _LETTERS]
+_SHIFTS = range(150, -1, -10)
 # Transfer coding in small chunks makes a body several times as long.
 _CHUNKING = 4
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\Z")
@@ -106,7 +109,9 @@ def _quick_label(digest: bytes) -> str:
 
 def sha1_label(digest: bytes) -> str:
     """Returns a SHA-1 digest as WARC headers spell it."""
-    return "sha1:" + base64.b32encode(digest).decode()
+    # In half of the time of `base64.b32encode`.
+    number = int.from_bytes(digest)
+    return "sha1:" + "".join([_BASE32[number >> shift & 0x3FF] for shift in _SHIFTS])
 
 
 class _Unhashed:

@@ -5,6 +5,7 @@ Light to import, for the Airflow dag-processor. Validates everything that can be
 
 import ipaddress
 import re
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -29,6 +30,7 @@ _PRIVATE = tuple(
 )
 
 
+@lru_cache(maxsize=1 << 14)
 def is_loopback(host: str) -> bool:
     """Returns whether the spelling of `host` (no port) denotes this machine: a loopback literal or a .localhost name.
 

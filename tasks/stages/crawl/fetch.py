@@ -31,7 +31,7 @@ from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, PAGE, Outcome
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
-from tasks.stages.crawl.frontier.queues import Frontier, Visit
+from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.frontier.visit import Visitor, unasked
 from tasks.stages.crawl.frontier.watch import Watch
@@ -40,6 +40,7 @@ from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
+from tasks.stages.crawl.http.files import files_for
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
@@ -99,6 +100,7 @@ class Crawl:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
+        self._files = files_for(config.concurrency + WAITING)
         self._output = output
         self._first_cycle = inputs.get("previous") is None
         self._listed = inputs["fetchlist"]
@@ -161,7 +163,7 @@ class Crawl:
         politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
-        client = Client(config, begin=politeness.begin, policy=self._policy)
+        client = Client(config, begin=politeness.begin, policy=self._policy, files=self._files)
         async with self._policy.watched(), client:
             rules = HostRules(
                 client,
@@ -190,7 +192,14 @@ class Crawl:
                     return Visit.AGAIN
                 return await visitor.visit(host, candidate)
 
-            self._frontier = Frontier(self._order, politeness, visit, config.concurrency, deadline)
+            self._frontier = Frontier(
+                self._order,
+                politeness,
+                visit,
+                concurrency=config.concurrency,
+                most_open=self._files.visits,
+                deadline=deadline,
+            )
             try:
                 self._resume(visitor)
                 whole = await self._frontier.run()

@@ -2,9 +2,10 @@ import json
 
 import pyarrow as pa
 import pytest
+import tldextract
 
 from tasks.formats.canonical_url import canonical
-from tasks.formats.domain import partition, registered_domain
+from tasks.formats.domain import is_public_suffix, partition, registered_domain
 from tasks.formats.scope import Scope
 from tasks.formats.url import (
     MAX_CANONICAL_URL,
@@ -136,6 +137,33 @@ def test_keys_and_partitions_never_change():
 )
 def test_registered_domain_follows_the_public_suffix_list(host, domain):
     assert registered_domain(host) == domain
+
+
+def test_registered_domains_and_suffixes_are_those_of_tldextract():
+    """Every eighth rule of the list, in letters and encoded, with up to three labels before it."""
+    reference = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+    suffixes = [rule.lstrip("!").replace("*", "any") for rule in sorted(reference.tlds)[::8]]
+    suffixes += [
+        "ck",
+        "www.ck",
+        "any.ck",
+        "kawasaki.jp",
+        "city.kawasaki.jp",
+        "公司.cn",
+        "localhost",
+        "x..co.uk",
+        "xn--",
+    ]
+    for suffix in suffixes:
+        encoded = [one if one.isascii() else f"xn--{one.encode('punycode').decode()}" for one in suffix.split(".")]
+        for before in ("", "a.", "b.a.", "c.xn--bcher-kva.a."):
+            host = before + ".".join(encoded)
+            found = reference(host)
+            parts = [part for part in (found.domain, found.suffix) if part]
+            assert registered_domain(host) == (".".join(parts) if found.suffix else ".".join(host.split(".")[-2:])), (
+                host
+            )
+            assert is_public_suffix(host) == ("." not in host or not found.domain), host
 
 
 def test_host_and_port_are_read_from_every_kind_of_authority():

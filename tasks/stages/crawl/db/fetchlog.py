@@ -4,11 +4,14 @@ Reads and writes `log/` and `links/` beside each WARC file of a segment.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.formats.domain import Link, link
 
@@ -161,21 +164,77 @@ class LinkRows:
         rows = [(to, False, sources) for to, sources in self._links.items()]
         rows += [(to, True, sources) for to, sources in self._redirects.items()]
         rows.sort(key=lambda row: (row[0].owner % partitions, row[0].key, row[1]))
-        place = {number: row for row, number in enumerate(sorted(range(len(outcomes)), key=lambda n: outcomes[n].url))}
-        columns: dict[str, Iterator[Any]] = {
-            "partition": (to.owner % partitions for to, _, _ in rows),
-            "key": (to.key for to, _, _ in rows),
-            "url": (to.url for to, _, _ in rows),
-            "host": (to.host for to, _, _ in rows),
-            "redirect": (redirect for _, redirect, _ in rows),
-            "depth": (min(_depth_of(outcomes[one], redirect) for one in sources) for _, redirect, sources in rows),
-            "seen": (_first(outcomes[one].fetched_at for one in sources) for _, _, sources in rows),
-            "sources": (sorted(place[one] for one in sources) for _, _, sources in rows),
-            "source_hosts": (sorted({outcomes[one].host for one in sources} - {to.host}) for to, _, sources in rows),
-            "lastmod": (None if redirect else self._lastmods.get(to) for to, redirect, _ in rows),
+        links = _Sources([sources for _, _, sources in rows], outcomes)
+        redirects = np.fromiter((redirect for _, redirect, _ in rows), np.bool_, len(rows))
+        columns: dict[str, Any] = {
+            "partition": [to.owner % partitions for to, _, _ in rows],
+            "key": [to.key for to, _, _ in rows],
+            "url": [to.url for to, _, _ in rows],
+            "host": [to.host for to, _, _ in rows],
+            "redirect": redirects,
+            "depth": links.depths(redirects),
+            "seen": links.first_seen(),
+            "sources": links.places(),
+            "source_hosts": links.hosts([to.host for to, _, _ in rows]),
+            "lastmod": [None if redirect else self._lastmods.get(to) for to, redirect, _ in rows],
         }
-        arrays = [pa.array(columns[field.name], field.type, size=len(rows)) for field in LINKS]
-        return pa.Table.from_arrays(arrays, schema=LINKS)
+        made = {
+            name: one if isinstance(one, pa.Array) else pa.array(one, LINKS.field(name).type)
+            for name, one in columns.items()
+        }
+        return pa.Table.from_arrays([made[field.name] for field in LINKS], schema=LINKS)
+
+
+class _Sources:
+    """The outcomes that lead to each of some targets: pages of a site share their menu, so there are fifty to a target.
+
+    Args:
+        sources: numbers of outcomes by target, one at least.
+        outcomes: all of them.
+    """
+
+    def __init__(self, sources: Sequence[Sequence[int]], outcomes: Sequence[Outcome]) -> None:
+        self._outcomes = outcomes
+        self._bounds = np.zeros(len(sources) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, sources), np.int64, len(sources)), out=self._bounds[1:])
+        self._numbers = np.fromiter(chain.from_iterable(sources), np.int64, self._bounds[-1])
+        self._targets = np.repeat(np.arange(len(sources)), np.diff(self._bounds))
+
+    def depths(self, redirects: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """Returns the least depth that its sources give each target."""
+        # A URL in a sitemap has the depth of the sitemap.
+        own = np.fromiter((one.depth for one in self._outcomes), np.int32, len(self._outcomes))
+        further = np.fromiter((one.kind != SITEMAP for one in self._outcomes), np.int32, len(self._outcomes))
+        given = own[self._numbers] + further[self._numbers] * ~redirects[self._targets]
+        return self._least(given.astype(np.int32))
+
+    def first_seen(self) -> pa.Array:
+        """Returns when the first source of each target was tried."""
+        times = pa.array([one.fetched_at for one in self._outcomes], LINKS.field("seen").type).cast(pa.int64())
+        never = np.iinfo(np.int64).max
+        first = self._least(times.fill_null(never).to_numpy()[self._numbers])
+        return pa.array(first, pa.int64(), mask=first == never).cast(LINKS.field("seen").type)
+
+    def places(self) -> pa.Array:
+        """Returns the rows of the sources, sorted, in a log that is sorted by URL."""
+        urls = [one.url for one in self._outcomes]
+        place = np.empty(len(urls), np.int32)
+        place[sorted(range(len(urls)), key=urls.__getitem__)] = np.arange(len(urls), dtype=np.int32)
+        rows = place[self._numbers]
+        return pa.ListArray.from_arrays(self._bounds.astype(np.int32), rows[np.lexsort((rows, self._targets))])
+
+    def hosts(self, own: Sequence[str]) -> pa.Array:
+        """Returns the hosts of the sources other than the target's `own`, sorted, each once."""
+        names = sorted({one.host for one in self._outcomes})
+        number = {name: at for at, name in enumerate(names)}
+        found = np.fromiter((number[one.host] for one in self._outcomes), np.int64, len(self._outcomes))[self._numbers]
+        others = found != np.fromiter((number.get(one, -1) for one in own), np.int64, len(own))[self._targets]
+        pairs = np.unique(self._targets[others] * len(names) + found[others])
+        bounds = np.searchsorted(pairs, np.arange(len(own) + 1) * len(names)).astype(np.int32)
+        return pa.ListArray.from_arrays(bounds, pa.array(names, pa.string()).take(pa.array(pairs % max(1, len(names)))))
+
+    def _least(self, values: NDArray[Any]) -> NDArray[Any]:
+        return np.minimum.reduceat(values, self._bounds[:-1]) if len(values) else values
 
 
 def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
@@ -184,15 +243,6 @@ def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
     for outcome in rows:
         links.add(outcome)
     return links.table(rows, partitions)
-
-
-def _depth_of(outcome: Outcome, redirect: bool) -> int:
-    # A URL in a sitemap has the depth of the sitemap.
-    return outcome.depth if redirect or outcome.kind == SITEMAP else outcome.depth + 1
-
-
-def _first(times: Iterable[datetime | None]) -> datetime | None:
-    return min((time for time in times if time is not None), default=None)
 
 
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:

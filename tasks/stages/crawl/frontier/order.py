@@ -161,8 +161,10 @@ class Order:
         # A URL in a sitemap has the depth of the sitemap.
         depth = candidate.depth + (outcome.kind != SITEMAP)
         if depth <= self._config.max_depth:
-            # Sorted: trap detection depends on the order of links, and the log has no order.
-            for found in sorted(outcome.outlinks):
+            # Sorted: trap detection depends on the order of links, and the log has no order. Most links of a page are
+            # those of its site's menu, which the host has.
+            queue = domain.hosts[host]
+            for found in sorted([one for one in outcome.outlinks if one.url not in queue]):
                 self._add(domain, host, found, depth, 0, candidate.url)
 
     def _add(self, domain: Domain, host: str, found: Link, depth: int, hops: int, via: str) -> None:

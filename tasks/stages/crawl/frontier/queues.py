@@ -9,7 +9,6 @@ ones.
 import asyncio
 import contextlib
 import heapq
-import resource
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -28,8 +27,6 @@ WAITING = 1024
 _GRACE_S = 5.0
 # URLs that need no request are processed without a pause; other hosts get a turn after so many.
 _TURN = 64
-# Files that the process has open besides: the store, WARC files, name servers, children.
-_OTHER_FILES = 256
 
 
 class Visit(Enum):
@@ -64,15 +61,25 @@ class Frontier:
         politeness: the hosts' clocks.
         visit: tries one URL.
         concurrency: places, that is visits begun within the last second.
+        most_open: visits that may be under way at a time.
         deadline: time of the monotonic clock after which nothing new is begun.
     """
 
-    def __init__(self, order: Order, politeness: Politeness, visit: Visitor, concurrency: int, deadline: float) -> None:
+    def __init__(
+        self,
+        order: Order,
+        politeness: Politeness,
+        visit: Visitor,
+        *,
+        concurrency: int,
+        most_open: int,
+        deadline: float,
+    ) -> None:
         self._order = order
         self._politeness = politeness
         self._visit = visit
-        self._concurrency = concurrency
-        self._most_open = _connections(concurrency + WAITING)
+        self._concurrency = min(concurrency, most_open)
+        self._most_open = most_open
         self._deadline = deadline
         # By whether hosts are proven: (time, order of arrival, host).
         self._heaps: dict[bool, list[tuple[float, int, str]]] = {True: [], False: []}
@@ -205,15 +212,3 @@ class Frontier:
             task.cancel()
         if late:
             await asyncio.wait(late)
-
-
-def _connections(requested: int) -> int:
-    """Returns how many connections of `requested` the process may have open; raises its own limit as far as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return requested
-    files = requested + _OTHER_FILES
-    if soft < files:
-        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(1, min(requested, soft - _OTHER_FILES))

@@ -37,17 +37,28 @@ class Shares(Generic[Name]):
         self._left = 0
         self._ranked: deque[Name] = deque(name for name in ranked if name in self._caps)
         # In the order of their best URLs; those without one are last.
-        self._turns = deque(dict.fromkeys([*self._ranked, *self._caps]))
+        self._turns = list(dict.fromkeys([*self._ranked, *self._caps]))
         self.dealt: dict[Name, int] = dict.fromkeys(self._turns, 0)
 
     def deal(self, count: int) -> set[Name]:
         """Allocates `count` more requests; returns the claimants that got any."""
         self._left += count
         richer: set[Name] = set()
-        while self._left and (name := self._next()) is not None:
-            self.dealt[name] += 1
-            self._left -= 1
-            richer.add(name)
+        while self._left and self._ranked:
+            name = self._ranked.popleft()
+            if self.dealt[name] < self._caps[name]:
+                self.dealt[name] += 1
+                self._left -= 1
+                richer.add(name)
+        while self._left and (turns := [name for name in self._turns if self.dealt[name] < self._caps[name]]):
+            # As many whole rounds as all can take part in, or the beginning of one.
+            rounds = min(self._left // len(turns), min(self._caps[name] - self.dealt[name] for name in turns))
+            lucky = turns if rounds else turns[: self._left]
+            for name in lucky:
+                self.dealt[name] += rounds or 1
+            self._left -= len(lucky) * (rounds or 1)
+            richer.update(lucky)
+            self._turns = turns if rounds else turns[len(lucky) :] + lucky
         return richer
 
     def finish(self, name: Name, used: int) -> set[Name]:
@@ -55,16 +66,3 @@ class Shares(Generic[Name]):
         spare = self.dealt[name] - used
         self.dealt[name] = self._caps[name] = used
         return self.deal(spare)
-
-    def _next(self) -> Name | None:
-        """Returns the next claimant."""
-        while self._ranked:
-            name = self._ranked.popleft()
-            if self.dealt[name] < self._caps[name]:
-                return name
-        while self._turns:
-            name = self._turns.popleft()
-            if self.dealt[name] < self._caps[name]:
-                self._turns.append(name)
-                return name
-        return None

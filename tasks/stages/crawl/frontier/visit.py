@@ -11,7 +11,6 @@ from tasks.core.part import POISON
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import Link, link
 from tasks.formats.url import authority, key, origin_of
-from tasks.formats.warc.payload import payload_digest
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import (
@@ -195,7 +194,7 @@ class Visitor:
         )
         if read.reason:
             return outcome
-        if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
+        if candidate.earlier and candidate.earlier.payload_digest == answer.payload_digest:
             return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
         return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
 

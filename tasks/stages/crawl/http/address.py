@@ -89,6 +89,7 @@ def _refusal(place: str, allow_loopback: bool, grants: Grants) -> str | None:
         return None
 
 
+@lru_cache(maxsize=1 << 14)
 def is_address(host: str) -> bool:
     """Returns whether a host (without brackets) is an IP address and not a name."""
     try:

@@ -11,16 +11,19 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 
 from tasks.formats.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.url import authority, host_and_port, target
+from tasks.formats.warc.payload import payload_digest
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.connection import NoConnectionError, Pool, port_of
 from tasks.stages.crawl.http.dial import LookUpError
 from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.http.response import Headers, ProtocolError, Response, Wanted
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
@@ -65,7 +68,8 @@ class Answer:
 
     def header(self, name: str) -> str | None:
         """Returns the first header called `name` (lower case), or None."""
-        return next((value for key, value in self.headers if key.lower() == name), None)
+        values = self._by_name.get(name)
+        return values[0] if values else None
 
     @property
     def location(self) -> str | None:
@@ -78,9 +82,21 @@ class Answer:
         except UnicodeDecodeError:
             return value
 
+    @cached_property
+    def payload_digest(self) -> str:
+        """Digest of the body as WARC writes it."""
+        return payload_digest(self.body)
+
     def all(self, name: str) -> list[str]:
         """Returns every header called `name` (lower case)."""
-        return [value for key, value in self.headers if key.lower() == name]
+        return self._by_name.get(name, [])
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(name.lower(), []).append(value)
+        return found
 
 
 class FetchError(Exception):
@@ -105,6 +121,7 @@ class Client:
             checked all the same.
         begin: called with an IP address before a request is sent there; returns the seconds to wait until then.
         policy: denied hosts, and additional headers of single hosts.
+        files: how many connections may be open; by default as many as the crawl's places need.
     """
 
     def __init__(
@@ -113,8 +130,10 @@ class Client:
         resolver: Resolver | None = None,
         begin: Callable[[str], float] | None = None,
         policy: Policy | None = None,
+        files: Files | None = None,
     ) -> None:
         self._config = config
+        self._files = files or files_for(config.concurrency)
         self._resolver = resolver
         self._begin = begin
         self._policy = policy or Policy()
@@ -126,7 +145,7 @@ class Client:
         loopback = self._config.allow_loopback
         inner = self._resolver or CachingResolver(self._config.name_servers)
         guard = GuardedResolver(allow_loopback=loopback, inner=inner, grants=self._grants)
-        self._opened = guard, Pool(guard, self._grants, allow_loopback=loopback)
+        self._opened = guard, Pool(guard, self._grants, self._files, allow_loopback=loopback)
         return self
 
     async def __aexit__(

@@ -1,10 +1,10 @@
 """Connection pool: connections to checked addresses only, kept alive for a while, one request at a time over each.
 
-The address at the other end is checked before anything is sent.
+The address at the other end is checked before anything is sent. All connections share one budget of open files: where
+it is used up, the one that has been idle longest is closed for the next request.
 """
 
 import asyncio
-import resource
 import socket
 import ssl
 from collections import OrderedDict
@@ -14,14 +14,13 @@ from tasks.formats.url import host_and_port, origin_of
 from tasks.stages.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.dial import LookUpError, dialled
+from tasks.stages.crawl.http.files import KEPT, Files
 from tasks.stages.crawl.http.grants import Grants, Network
 from tasks.stages.crawl.http.response import ProtocolError, Response
 from tasks.stages.crawl.http.room import Room
 
 _KEPT_S = 30.0
 _SWEEP_S = 5.0
-# Open files that connections without a request may take, of those that this process may have.
-_SHARE, _MOST = 4, 4096
 
 
 class NoConnectionError(OSError):
@@ -47,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._clock: Clock | None = None
         self._finished: asyncio.Future[None] | None = None
         self._lost = False
+        self._counted = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes the open connection."""
@@ -83,6 +83,12 @@ class Connection(asyncio.Protocol):
         self._lost = True
         if self._transport is not None:
             self._transport.abort()
+
+    def release(self) -> None:
+        """Gives its place in the budget of open files back, once."""
+        if self._counted:
+            self._counted = False
+            self._pool.places.release()
 
     @property
     def open(self) -> bool:
@@ -121,6 +127,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Takes the end of the connection."""
         self._end()
+        self.release()
         if self._response is None:
             return
         if error is not None:
@@ -152,20 +159,23 @@ class Pool:
     Args:
         resolver: looks names up, and checks the answers.
         grants: hosts that may have private addresses.
+        files: how many connections may be open.
         allow_loopback: whether this machine may be reached.
 
     Attributes:
         room: for large bodies.
+        places: for connections that may be opened.
     """
 
-    def __init__(self, resolver: Resolver, grants: Grants, *, allow_loopback: bool) -> None:
+    def __init__(self, resolver: Resolver, grants: Grants, files: Files, *, allow_loopback: bool) -> None:
         self.room = Room()
+        self.places = asyncio.Semaphore(files.sockets)
+        self._beside = asyncio.Semaphore(files.beside)
         self._resolver = resolver
         self._grants = grants
         self._allow_loopback = allow_loopback
         self._tls: ssl.SSLContext | None = None
         self._kept: OrderedDict[str, tuple[float, Connection]] = OrderedDict()
-        self._most = min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
         self._sweeper: asyncio.TimerHandle | None = None
 
     def peer(self, url: str) -> str:
@@ -198,8 +208,8 @@ class Pool:
         loop = asyncio.get_running_loop()
         self.forget(place, None)
         self._kept[place] = (loop.time() + _KEPT_S, connection)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)[1][1].close()
+        while len(self._kept) > KEPT:
+            self._close_oldest()
         if self._sweeper is None:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
@@ -221,36 +231,44 @@ class Pool:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while self._kept and next(iter(self._kept.values()))[0] <= loop.time():
-            self._kept.popitem(last=False)[1][1].close()
+            self._close_oldest()
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._kept else None
+
+    def _close_oldest(self) -> None:
+        self._kept.popitem(last=False)[1][1].close()
 
     async def _opened(self, url: str, place: str) -> Connection:
         host, _ = host_and_port(url)
         name, port, secure = host.strip("[]"), port_of(url), url.startswith("https:")
         addresses = await self._addresses(name, port)
+        if self.places.locked() and self._kept:
+            self._close_oldest()
+        await self.places.acquire()
+        connection = Connection(self, place)
         try:
-            link = await dialled(addresses, port)
-            return await self._connected(link, self._grants.of(name, port), name if secure else None, place)
-        except (RefusedAddressError, ssl.SSLError, TimeoutError):
+            link = await dialled(addresses, port, self._beside)
+            await self._connect(connection, link, self._grants.of(name, port), name if secure else None)
+        except BaseException as error:
+            connection.release()
+            if isinstance(error, OSError) and not isinstance(error, RefusedAddressError | ssl.SSLError | TimeoutError):
+                raise NoConnectionError(str(error)) from error
             raise
-        except OSError as error:
-            raise NoConnectionError(str(error)) from error
+        return connection
 
-    async def _connected(
-        self, link: socket.socket, granted: Sequence[Network] | None, name: str | None, place: str
-    ) -> Connection:
-        """Returns the connection over a socket, with TLS where the server has to prove its `name`."""
+    async def _connect(
+        self, connection: Connection, link: socket.socket, granted: Sequence[Network] | None, name: str | None
+    ) -> None:
+        """Opens a connection over a socket, with TLS where the server has to prove its `name`."""
         try:
             peer = str(link.getpeername()[0])
             if not reachable(peer, granted, allow_loopback=self._allow_loopback):
                 raise RefusedAddressError(f"connected to {peer}, which is not public")
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(self, place), sock=link, ssl=self._context() if name else None, server_hostname=name
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection, sock=link, ssl=self._context() if name else None, server_hostname=name
             )
         except BaseException:
             link.close()
             raise
-        return connection
 
     async def _addresses(self, name: str, port: int) -> Sequence[str]:
         if is_address(name):

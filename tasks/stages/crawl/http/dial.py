@@ -11,8 +11,13 @@ class LookUpError(OSError):
     """A name has no address that is known."""
 
 
-async def dialled(addresses: Sequence[str], port: int) -> socket.socket:
+async def dialled(addresses: Sequence[str], port: int, beside: asyncio.Semaphore) -> socket.socket:
     """Returns a connection to the first of several addresses that takes it.
+
+    Args:
+        addresses: in the order of trial.
+        port: the same for all.
+        beside: places for attempts beside a first one that is still under way.
 
     Raises:
         LookUpError: there is no address.
@@ -23,8 +28,10 @@ async def dialled(addresses: Sequence[str], port: int) -> socket.socket:
     waiting, dialling, failures = list(addresses), set[asyncio.Task[socket.socket]](), list[BaseException]()
     try:
         while waiting or dialling:
-            if waiting:
+            if waiting and not dialling:
                 dialling.add(asyncio.ensure_future(_dial(waiting.pop(0), port)))
+            elif waiting and not beside.locked():
+                dialling.add(asyncio.ensure_future(_dial_beside(waiting.pop(0), port, beside)))
             wait = _NEXT_S if waiting else None
             done, dialling = await asyncio.wait(dialling, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -42,6 +49,11 @@ async def dialled(addresses: Sequence[str], port: int) -> socket.socket:
 def _hung_up(task: "asyncio.Task[socket.socket]") -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().close()
+
+
+async def _dial_beside(address: str, port: int, beside: asyncio.Semaphore) -> socket.socket:
+    async with beside:
+        return await _dial(address, port)
 
 
 async def _dial(address: str, port: int) -> socket.socket:

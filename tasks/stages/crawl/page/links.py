@@ -194,6 +194,7 @@ class _Found:
     def __init__(self, tree: LexborHTMLParser, holds: frozenset[str]) -> None:
         self._tree = tree
         self.hrefs: list[str] = []
+        hrefs = self.hrefs
         self.title = ""
         self.base = ""
         self.metas: list[_Meta] = []
@@ -205,12 +206,12 @@ class _Found:
         for node in tree.css(_selector(holds)):
             tag = node.tag or ""
             if tag == ANCHOR or tag == "area":
-                if len(self.hrefs) >= _MOST_HREFS:
+                if len(hrefs) >= _MOST_HREFS:
                     continue
                 attributes = node.attributes
                 if "rel" not in attributes or not _REL_NOFOLLOW.search(attributes["rel"] or ""):
                     # Links in SVG are `xlink:href`, which is [href] to a selector.
-                    self.hrefs.append(_value(attributes, "href") or _value(attributes, "xlink:href"))
+                    hrefs.append(attributes.get("href") or attributes.get("xlink:href") or "")
             elif tag == "p":
                 if self._text_chars < TEXT_ENOUGH:
                     self._text_chars += len(node.text(skip_empty=True))

@@ -16,7 +16,6 @@ from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.robots.tag import Directives, directives
 from tasks.formats.scope import Scope
 from tasks.formats.url import authority
-from tasks.formats.warc.payload import payload_digest
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
@@ -144,7 +143,7 @@ class Reader:
         refused = self._refused(answer, from_headers, page, reserved)
         # All pages of a single-page application have the same shell, but are not copies.
         if not refused and not render:
-            refused = self._note(url, payload_digest(answer.body), page.title, page.text_chars)
+            refused = self._note(url, answer.payload_digest, page.title, page.text_chars)
         if refused == SOFT_404:
             return Reading(refused, terms=page.terms)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]

@@ -18,8 +18,13 @@ from tasks.stages.crawl.page.defuse import as_written
 MAX_LINKS = 5000
 _MAX_CACHED = 256
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
-# Paths that no URL parser changes: joining strings gives the canonical form.
-_PLAIN = re.compile(r"(?:/|(?=[a-z0-9]))(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?", re.I | re.A)
+# References that no URL parser changes but for "../" in front: joining strings gives the canonical form. Of hosts those
+# whose names it does not look into: no numbers, which may be addresses, and no encoded letters.
+_SEGMENTS = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"
+_PLAIN = re.compile(rf"(?:/|(?=[a-zA-Z0-9])){_SEGMENTS}", re.A)
+_PORT = r"(?::(?!80/|443/)(?:[1-9]\d{1,3}|[1-5]\d{4}))?"
+_PLAIN_URL = re.compile(rf"https?://(?!\S*xn--)(?:[a-z0-9-]+\.)+[a-z][a-z-]*{_PORT}/{_SEGMENTS}", re.A)
+_PLAIN_ABOVE = re.compile(rf"((?:\.\./)+)((?=[a-zA-Z0-9]){_SEGMENTS}|)", re.A)
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _AS_REFERENCE = "sluice.as_reference"
 # ASCII that a URL's query contains unescaped, but that in some encodings is part of a multibyte character.
@@ -64,9 +69,29 @@ def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[
 # Some 30 MB when full, and at worst 70 MB.
 @lru_cache(maxsize=1 << 16)
 def _resolved(base: str, href: str) -> Link | None:
-    plain = base and len(base) + len(href) <= MAX_CRAWLED_URL and _PLAIN.fullmatch(href)
-    url = base + href if plain else canonical(as_written(href), base)
+    url = _joined(base, href) if len(base) + len(href) <= MAX_CRAWLED_URL else None
+    url = url or canonical(as_written(href), base)
     return link(url) if url is not None else None
+
+
+def _joined(base: str, href: str) -> str | None:
+    """Returns the URL that a plain reference means, or None: only a parser knows.
+
+    Args:
+        base: an origin for references with "/" in front, "" for whole URLs, and else a folder.
+        href: the reference.
+    """
+    if not base:
+        return href if _PLAIN_URL.fullmatch(href) else None
+    if _PLAIN.fullmatch(href):
+        return base + href
+    above = _PLAIN_ABOVE.fullmatch(href)
+    if above is None:
+        return None
+    origin = origin_of(base)
+    folders = base[len(origin) : -1].split("/")
+    up = min(len(above[1]) // 3, len(folders) - 1)
+    return f"{origin}{'/'.join(folders[: len(folders) - up])}/{above[2]}"
 
 
 def address(href: str, base: str, encoding: str = "utf-8") -> str | None:

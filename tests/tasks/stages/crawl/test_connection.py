@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import closing, contextmanager
 
+import psutil
 import pytest
 import uvloop
 
@@ -13,6 +14,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection, room
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.dial import LookUpError, dialled
+from tasks.stages.crawl.http.files import Files
 from tests.tasks.stages.crawl.hostile.certificates import Authority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
@@ -102,7 +104,7 @@ def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
 
 
 def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch):
-    monkeypatch.setattr(connection, "_MOST", 2)
+    monkeypatch.setattr(connection, "KEPT", 2)
 
     async def run(urls):
         async with Client(CrawlConfig(allow_loopback=True)) as client:
@@ -127,10 +129,31 @@ def test_idle_connections_are_closed_after_a_while(monkeypatch):
         assert len(opened) == 2
 
 
+def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open():
+    """Five hosts at a time where six connections may be open: kept ones must not stand in the way of new ones."""
+    most_open = []
+
+    async def run(port):
+        files = Files(visits=5, sockets=6, beside=1)
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0), files=files) as client:
+            for begin in range(0, 20, 5):
+                urls = [f"http://h{number}.localhost:{port}/" for number in range(begin, begin + 5)]
+                await asyncio.gather(*(client.get(url, limit=100) for url in urls))
+                links = psutil.Process().net_connections("tcp")
+                most_open.append(sum(bool(link.raddr) and link.raddr.port == int(port) for link in links))
+            before = len(opened)
+            await client.get(urls[-1], limit=100)
+            assert len(opened) == before == 20, "the newest is kept"
+
+    with server(answering) as (url, opened):
+        uvloop.run(run(url.rstrip("/").rsplit(":", 1)[1]))
+    assert max(most_open) == 6
+
+
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
 def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
     async def run(port):
-        link = await dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port)
+        link = await dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port, asyncio.Semaphore(2))
         with closing(link):
             return link.getpeername()[0]
 
@@ -159,9 +182,9 @@ def test_no_address_that_takes_a_connection_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(dialled(["127.0.0.2", "127.0.0.1"], port))
+        asyncio.run(dialled(["127.0.0.2", "127.0.0.1"], port, asyncio.Semaphore(2)))
     with pytest.raises(LookUpError):
-        asyncio.run(dialled([], port))
+        asyncio.run(dialled([], port, asyncio.Semaphore(2)))
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -13,7 +13,7 @@ from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.queues import Frontier, Visit
+from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
 from tasks.stages.crawl.hosts.politeness import Politeness
 
 GOOD = [f"good{number}.test" for number in range(4)]
@@ -92,7 +92,15 @@ class Web:
             order.note(candidate, outcome)
             return Visit.DONE
 
-        return await Frontier(order, politeness, visit, concurrency, loop.time() + deadline_s).run()
+        frontier = Frontier(
+            order,
+            politeness,
+            visit,
+            concurrency=concurrency,
+            most_open=concurrency + WAITING,
+            deadline=loop.time() + deadline_s,
+        )
+        return await frontier.run()
 
 
 @pytest.fixture

@@ -84,6 +84,19 @@ def test_every_record_is_a_zstd_frame_of_its_own():
     assert data.count(b"\x28\xb5\x2f\xfd") == 7  # warcinfo, and three records per capture
 
 
+def test_a_zstd_frame_says_how_long_it_is_and_keeps_a_body_that_came_compressed_as_it_is():
+    """Frames of unknown length need tables of a megabyte each, which took twenty times as long as the record."""
+    body = random.Random(0).randbytes(20_000)
+    file, (place, _), _ = written(gzip_answer(body), answer(b"second" * 1000), compression="zstd")
+    data = file.getvalue()
+    frames = [at for at in range(len(data)) if data.startswith(b"\x28\xb5\x2f\xfd", at)]
+    assert len(frames) == 7
+    # RFC 8878, 3.1.1.1.1: the content size is given where its flag or that of a single segment is set.
+    assert all(data[at + 4] & 0b1110_0000 for at in frames)
+    assert body[:15_000] in data[place.offset : place.offset + place.length]
+    assert place.length < len(body) + 1000
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_all_digests_hold_for_both_compressions(compression):
     file, writer = open_writer(compression)

@@ -1,0 +1,117 @@
+"""The limit of open files: a fetch makes do with what it may have, or says at its start that this is too little."""
+
+import asyncio
+import re
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+import uvloop
+
+from tasks.core.errors import InputError
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.http import files
+from tests.tasks.stages.crawl.fetching import ROOT, cycle, logged, segment_in, start
+
+HOSTS = 1100
+LIMIT = 1024
+SLOW_S = 2.0
+
+
+async def _serve():
+    """Answers robots.txt at once and pages late, so that many wait while many other connections are idle."""
+
+    async def talk(reader, writer):
+        try:
+            while request := await reader.readuntil(b"\r\n\r\n"):
+                status, body = "404 Not Found", b"not here"
+                if request.startswith(b"GET / "):
+                    await asyncio.sleep(SLOW_S)
+                    status, body = "200 OK", b"<p>A page of " + re.search(rb"Host: (\S+)", request)[1]
+                head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=2000)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def _server():
+    with subprocess.Popen([sys.executable, "-m", __name__], cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+_HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+@pytest.mark.skipif(0 < _HARD < 2 * HOSTS, reason="the server may open too few files")
+def test_a_thousand_hosts_at_a_time_within_a_limit_of_1024_files(tmp_path):
+    with _server() as port:
+        config = CrawlConfig(
+            seeds=[f"http://h{number}.localhost:{port}/" for number in range(HOSTS)],
+            allow_loopback=True,
+            partitions=1,
+            max_pages=10_000,
+            max_hosts_per_domain=HOSTS,
+            delay_s=0.0,
+            latency_factor=0.0,
+            concurrency=1000,
+            timeout_s=120.0,
+            ai_optouts=[],
+        )
+        cycle(tmp_path, config)
+        process = start(tmp_path, config)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+        said = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 0, said
+    assert "Too many open files" not in said
+    assert f"this process may have {LIMIT} files open" in said
+    assert {row[0] for row in logged(segment_in(tmp_path)).values()} == {"fetch_success"}
+    assert len(logged(segment_in(tmp_path))) == HOSTS
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """Replaces this process's limits of open files, soft and hard."""
+
+    def put(soft, hard):
+        now = [soft, hard]
+        monkeypatch.setattr(files.resource, "getrlimit", lambda kind: tuple(now))
+        monkeypatch.setattr(files.resource, "setrlimit", lambda kind, new: now.__setitem__(slice(None), new))
+        return now
+
+    return put
+
+
+def test_the_soft_limit_is_raised_as_far_as_it_is_needed(limits):
+    now = limits(1024, 1 << 20)
+    found = files.files_for(1088)
+    assert found.visits == 1088
+    assert found.sockets == 1088 + files.KEPT
+    assert now == [found.sockets + found.beside + 256, 1 << 20]
+    now = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert files.files_for(1088) == found
+    assert now == [resource.RLIM_INFINITY] * 2
+
+
+def test_all_sockets_of_a_crawl_and_its_other_files_are_within_the_limit(limits):
+    now = limits(256, 1024)
+    found = files.files_for(2024)
+    assert now == [1024, 1024]
+    assert found.visits == found.sockets == 1024 - 256 - found.beside
+    limits(256, 300)
+    with pytest.raises(InputError, match=r"may have 300 files open, and a fetch needs 384\. Raise the hard limit"):
+        files.files_for(2024)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * HOSTS, _HARD))
+    uvloop.run(_serve())
