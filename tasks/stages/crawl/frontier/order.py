@@ -22,12 +22,13 @@ from tasks.formats.scope import Scope
 from tasks.formats.url import authority, bare
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import SITEMAP, Outcome
+from tasks.stages.crawl.db.fetchlog import CAPTURED, SITEMAP, Outcome
 from tasks.stages.crawl.frontier.domain import Domain, ranked
 from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
 from tasks.stages.crawl.frontier.plans import HostPlan, Plans, front_of
 from tasks.stages.crawl.frontier.shares import Shares
 from tasks.stages.crawl.frontier.traps import Traps
+from tasks.stages.crawl.http.response import WITH_PAGE
 from tasks.stages.crawl.policy import Policy
 
 MAX_REDIRECTS = 5
@@ -156,6 +157,8 @@ class Order:
     # --- links
 
     def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
+        if outcome.status in CAPTURED and outcome.http_status in WITH_PAGE and not (outcome.render or outcome.unread):
+            self.traps.learn(candidate.url, outcome.title, outcome.outlinks)
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
             self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
         # A URL in a sitemap has the depth of the sitemap.

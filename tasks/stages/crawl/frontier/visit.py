@@ -12,9 +12,10 @@ from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import Link, link
 from tasks.formats.url import authority, key, origin_of
 from tasks.formats.warc.payload import payload_digest
-from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import (
+    DUPLICATE,
     GONE,
     NOT_MODIFIED,
     REDIRECT_PERMANENT,
@@ -24,11 +25,14 @@ from tasks.stages.crawl.db.fetchlog import (
     Outcome,
 )
 from tasks.stages.crawl.frontier.queues import Visit
+from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules
 from tasks.stages.crawl.http.address import refusal
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
 from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.http.response import WITH_PAGE
+from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
@@ -37,6 +41,8 @@ from tasks.stages.crawl.storage.segment import Segment
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
+CUT_TRIES = 2
+"""A body that is cut off twice is kept as it is: the server says a wrong length."""
 PAYMENT = "payment_required"
 """An answer (402), not a failure: the page is not to be had without a contract."""
 
@@ -52,6 +58,7 @@ class Visitor:
         politeness: the hosts' clocks.
         rules: robots.txt and tdmrep.json by origin.
         reader: reads what came.
+        traps: knows the first page with the bytes of another.
         segment: takes captures.
         policy: whom not to ask.
         done: called once per URL with its outcome.
@@ -64,6 +71,7 @@ class Visitor:
         politeness: Politeness,
         rules: HostRules,
         reader: Reader,
+        traps: Traps,
         segment: Segment,
         policy: Policy,
         done: Callable[[Candidate, Outcome], None],
@@ -73,6 +81,7 @@ class Visitor:
         self._politeness = politeness
         self._rules = rules
         self._reader = reader
+        self._traps = traps
         self._segment = segment
         self._policy = policy
         self._grants = Grants(config.allow_hosts)
@@ -107,11 +116,14 @@ class Visitor:
                     wanted=self._reader.worth,
                     # Header and meta element may override the site's file: the whole page is needed.
                     headers={} if reserved else _conditions(candidate),
+                    keep_cut=True,
                 )
         except FetchError as error:
             if error.reason == HOST_DENIED:  # denied while it waited
                 return self._end(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error), None)
+        if answer.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
+            return self._failed(host, candidate, "protocol", "the connection ends within the body", None)
         if answer.status in (429, 503):
             pause = retry_after(answer.header("retry-after"))
             return self._failed(host, candidate, f"http_{answer.status}", "", pause, answer.status)
@@ -127,7 +139,7 @@ class Visitor:
 
     def replay(self, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
-        if outcome.http_status == 200 and outcome.reason != "mime":
+        if outcome.http_status in WITH_PAGE and outcome.reason != "mime":
             self._known_sites.add(origin_of(outcome.url))
 
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
@@ -172,15 +184,21 @@ class Visitor:
         if answer.status == 304 and candidate.earlier is not None and not reserved:
             if refused := self._reader.refused_by_headers(answer):
                 return outcome._replace(reason=refused)
-            return self._revisited(candidate, answer, outcome)
+            return self._revisited(candidate, candidate.earlier, answer, outcome)
         if 300 <= answer.status < 400:
             return _redirected(candidate, answer, outcome)
         if answer.status >= 500 or answer.status == 408:
             return outcome._replace(status=RETRY)
         if answer.status == 402:
             return outcome._replace(reason=PAYMENT)
-        if answer.status != 200:
-            return outcome
+        return await self._read(candidate, answer, outcome, reserved) if answer.status in WITH_PAGE else outcome
+
+    async def _read(self, candidate: Candidate, answer: Answer, outcome: Outcome, reserved: bool) -> Outcome:
+        """Returns what a page is; writes it to the segment if it is kept."""
+        if answer.truncated == "disconnect":
+            outcome = outcome._replace(etag="", last_modified="")  # these are of the whole body
+        if answer.refresh and (target := canonical(answer.refresh, candidate.url)):
+            outcome = outcome._replace(redirect=target)
         if not self._reader.worth(answer.status, answer.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
@@ -191,13 +209,29 @@ class Visitor:
             lastmods=read.lastmods,
             kind=read.kind,
             canonical=read.canonical,
+            title=read.title,
             terms=also(outcome.terms, page=read.terms),
+            unread=read.unread,
         )
-        if read.reason:
+        return outcome if read.reason not in ("", SAME) else self._stored(candidate, answer, outcome, read.render)
+
+    def _stored(self, candidate: Candidate, answer: Answer, outcome: Outcome, render: bool) -> Outcome:
+        """Writes a page to the segment: in full, or as a reference to a capture with the same bytes."""
+        digest = payload_digest(answer.body)
+        if candidate.earlier and candidate.earlier.payload_digest == digest:
+            unchanged = outcome._replace(status=NOT_MODIFIED, reason="")
+            return self._segment.revisit(candidate, candidate.earlier, answer, unchanged)
+        if outcome.reason:
+            return self._duplicate(candidate, answer, outcome, digest)
+        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=render))
+
+    def _duplicate(self, candidate: Candidate, answer: Answer, outcome: Outcome, digest: str) -> Outcome:
+        """Returns what becomes of a page with the bytes of another one: a revisit record of that one."""
+        original = self._traps.original(candidate.url, digest)
+        if original is None:
             return outcome
-        if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
-            return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
-        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
+        same = outcome._replace(status=DUPLICATE, error=f"the same bytes as {original.url}"[:500])
+        return self._segment.revisit(candidate, original, answer, same)
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site, as links of its first fetched page."""
@@ -207,7 +241,7 @@ class Visitor:
         self._known_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
-    def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+    def _revisited(self, candidate: Candidate, earlier: Earlier, answer: Answer, outcome: Outcome) -> Outcome:
         # A 304 may omit the validators; those we sent are still valid.
         known = outcome._replace(
             status=NOT_MODIFIED,
@@ -215,7 +249,7 @@ class Visitor:
             etag=outcome.etag or candidate.etag,
             last_modified=outcome.last_modified or candidate.last_modified,
         )
-        return self._segment.revisit(candidate, answer, known)
+        return self._segment.revisit(candidate, earlier, answer, known)
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:

@@ -89,7 +89,7 @@ class WarcWriter:
         digest = payload_digest(answer.body)
         headers = {"WARC-Payload-Digest": digest}
         if answer.truncated:
-            headers["WARC-Truncated"] = "length"
+            headers["WARC-Truncated"] = answer.truncated
         return self._exchange("response", url, fetched_at, answer, headers, notes)
 
     def revisit(
