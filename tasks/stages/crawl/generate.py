@@ -5,8 +5,9 @@ cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>`
 (`tasks.stages.crawl.db.fetchlist`), with a copy of the hosts file (`policy.json`).
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
-starves), times a seed's own score. Per host no more URLs are listed than the time box allows at the host's pace. Front queues are powers
-of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take some 15 CPU-seconds.
+starves), times a seed's own score. Per host no more URLs are listed than the time box allows at the host's pace. Front
+queues are powers of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take
+some 15 CPU-seconds.
 """
 
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
 """Stage `update`: merges fetched pages and links into one partition of the crawl DB, and sets due times.
 
-Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its previous
-crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
+Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its
+previous crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
 (`tasks.stages.crawl.db.crawldb`), a new generation. The rules are in `tasks.stages.crawl.db.merge`; 10 million known
 URLs, 500,000 fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 """

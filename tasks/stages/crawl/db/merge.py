@@ -1,13 +1,13 @@
 """Merge of one cycle into the crawl DB, as SQL: known URLs, their status, when they are due again.
 
 Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition, not too deep),
-`listed` (fetchlist.FETCHLIST), `seeds` (inject.SEEDS of the partition). Rows that were not tried are written first, then those that were, both in the previous
-order, then the new ones by key: no sort of the whole, and equal inputs give equal bytes. Of rows that were not
-tried only the due time may change.
+`listed` (fetchlist.FETCHLIST), `seeds` (inject.SEEDS of the partition). Rows that were not tried are written first,
+then those that were, both in the previous order, then the new ones by key: no sort of the whole, and equal inputs give
+equal bytes. Of rows that were not tried only the due time may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
-and 30 d. A redirect counts as unchanged while it leads to the same address. A seed with an interval of its own keeps it.
-Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
+and 30 d. A redirect counts as unchanged while it leads to the same address. A seed with an interval of its own keeps
+it. Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
 then gone; a page that was postponed with its host, or whose host is denied, has not failed. A capture whose permission
 is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth
 of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since

@@ -31,6 +31,7 @@ _WINDOW = 8192
 _CHILDREN = 2
 ROOM = 224 << 20
 """Bytes of address space that a child may allocate after its start."""
+CPU_S = 5.0
 _ENDED = "the process that read it has ended"
 _STILL_S = 300.0
 """Seconds after which a child that has taken no CPU time meanwhile counts as stuck."""
@@ -41,12 +42,12 @@ class Parser:
 
     Args:
         agent: our product token.
-        cpu_s: CPU seconds that one large page may take.
+        cpu_s: CPU seconds that one large page may take; by default CPU_S.
     """
 
-    def __init__(self, agent: str, cpu_s: float = 5.0) -> None:
+    def __init__(self, agent: str, cpu_s: float | None = None) -> None:
         self._agent = agent
-        self._cpu_s = cpu_s
+        self._cpu_s = CPU_S if cpu_s is None else cpu_s
         self._idle: list[asyncio.subprocess.Process] = []
         self._turns = asyncio.Semaphore(_CHILDREN)
 
