@@ -25,6 +25,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.domain import owner_of
 from tasks.formats.tombstones import tombstones_of
 from tasks.formats.url import authority
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
@@ -41,7 +42,6 @@ from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
-from tasks.stages.crawl.http.response import WITH_PAGE
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
@@ -224,7 +224,7 @@ class Crawl:
         self._log_refused()
 
     def _replay(self, visitor: Visitor, candidate: Candidate, outcome: Outcome) -> None:
-        came = outcome.http_status in WITH_PAGE and outcome.status in CAPTURED
+        came = outcome.http_status in PAGE_STATUSES and outcome.status in CAPTURED
         if came and outcome.kind == PAGE and not outcome.render:
             self._order.traps.note(outcome.url, outcome.payload_digest)
         visitor.replay(outcome)

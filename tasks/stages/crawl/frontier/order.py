@@ -20,6 +20,7 @@ from collections.abc import Container, Iterable, Mapping
 from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.scope import Scope
 from tasks.formats.url import authority, bare
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import CAPTURED, SITEMAP, Outcome
@@ -28,7 +29,6 @@ from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
 from tasks.stages.crawl.frontier.plans import HostPlan, Plans, front_of
 from tasks.stages.crawl.frontier.shares import Shares
 from tasks.stages.crawl.frontier.traps import Traps
-from tasks.stages.crawl.http.response import WITH_PAGE
 from tasks.stages.crawl.policy import Policy
 
 MAX_REDIRECTS = 5
@@ -157,7 +157,7 @@ class Order:
     # --- links
 
     def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
-        if outcome.status in CAPTURED and outcome.http_status in WITH_PAGE and not (outcome.render or outcome.unread):
+        if outcome.status in CAPTURED and outcome.http_status in PAGE_STATUSES and not (outcome.render or outcome.unread):
             self.traps.learn(candidate.url, outcome.title, outcome.outlinks)
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
             self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)

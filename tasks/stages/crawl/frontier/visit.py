@@ -12,6 +12,7 @@ from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import Link, link
 from tasks.formats.url import authority, key, origin_of
 from tasks.formats.warc.payload import payload_digest
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import (
@@ -31,7 +32,6 @@ from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules
 from tasks.stages.crawl.http.address import refusal
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
 from tasks.stages.crawl.http.grants import Grants
-from tasks.stages.crawl.http.response import WITH_PAGE
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
@@ -139,7 +139,7 @@ class Visitor:
 
     def replay(self, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
-        if outcome.http_status in WITH_PAGE and outcome.reason != "mime":
+        if outcome.http_status in PAGE_STATUSES and outcome.reason != "mime":
             self._known_sites.add(origin_of(outcome.url))
 
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
@@ -191,7 +191,7 @@ class Visitor:
             return outcome._replace(status=RETRY)
         if answer.status == 402:
             return outcome._replace(reason=PAYMENT)
-        return await self._read(candidate, answer, outcome, reserved) if answer.status in WITH_PAGE else outcome
+        return await self._read(candidate, answer, outcome, reserved) if answer.status in PAGE_STATUSES else outcome
 
     async def _read(self, candidate: Candidate, answer: Answer, outcome: Outcome, reserved: bool) -> Outcome:
         """Returns what a page is; writes it to the segment if it is kept."""

@@ -17,8 +17,6 @@ Wanted = Callable[[int, Headers], int]
 
 # curl takes fields of 100 KiB and, since 8.6, 5,000 of them in 300 KiB. 1xx answers come once or twice, if at all.
 MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_INTERIM = 100 << 10, 5000, 512 << 10, 16
-WITH_PAGE = frozenset((200, 203))
-"""Statuses whose body is the page itself; with 203 a proxy has changed it."""
 Truncated = Literal["", "length", "disconnect"]
 """Why a body is not whole, in the words of WARC-Truncated: longer than is taken, or the connection ended within it."""
 MAX_UNWANTED = 16 << 10

@@ -18,11 +18,12 @@ from tasks.formats.robots.tag import Directives, directives
 from tasks.formats.scope import Scope
 from tasks.formats.url import authority
 from tasks.formats.warc.payload import payload_digest
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.http.response import WITH_PAGE, Headers, content_type
+from tasks.stages.crawl.http.response import Headers, content_type
 from tasks.stages.crawl.page.feed import MAX_BYTES as FEED_BYTES
 from tasks.stages.crawl.page.feed import read_feed
 from tasks.stages.crawl.page.links import TEXT_ENOUGH, Page, refusals
@@ -118,7 +119,7 @@ class Reader:
     def worth(self, status: int, headers: Headers) -> int:
         """Returns by status and headers how many bytes of a body are worth taking, 0 for none."""
         mime = mime_of(headers)
-        if status not in WITH_PAGE or mime not in self._wanted:
+        if status not in PAGE_STATUSES or mime not in self._wanted:
             return 0
         most = self._config.max_body_bytes
         # Sitemaps may be as long as their protocol allows, which is more than pages may.
