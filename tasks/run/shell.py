@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--min-tokens", type=int, help="shortest span that counts; default: 8")
     explain.add_argument("--json", action="store_true", help="print JSON")
     reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
-    reason.add_argument("url", help="as you would type it into a browser; without a scheme https, unless only http is known")
+    reason.add_argument("url", help="as you would type it into a browser")
     reason.add_argument("--json", action="store_true", help="print JSON")
     look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")

@@ -12,7 +12,6 @@ from tasks.stages.extract.captures import capture_url, url_refusal
 from tasks.stages.extract.config import WEB
 from tasks.stages.extract.identity import NONE, Identity, identity
 
-
 _PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
 
 

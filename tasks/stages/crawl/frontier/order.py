@@ -157,7 +157,8 @@ class Order:
     # --- links
 
     def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
-        if outcome.status in CAPTURED and outcome.http_status in PAGE_STATUSES and not (outcome.render or outcome.unread):
+        read = not (outcome.render or outcome.unread)
+        if read and outcome.status in CAPTURED and outcome.http_status in PAGE_STATUSES:
             self.traps.learn(candidate.url, outcome.title, outcome.outlinks)
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
             self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
