@@ -44,4 +44,4 @@ def published(store: str, recipe: str, captures: Iterable[tuple[str, bytes]]) ->
 
 
 def _answer(html: bytes) -> Answer:
-    return Answer(200, "OK", (("Content-Type", "text/html"),), html, False, "", b"GET / HTTP/1.1\r\n\r\n", 0)
+    return Answer(200, "OK", (("Content-Type", "text/html"),), html, "", "", b"GET / HTTP/1.1\r\n\r\n", 0)

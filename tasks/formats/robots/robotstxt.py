@@ -3,7 +3,8 @@
 Reads a file as Google's parser does, line by line: anything but a rule is skipped, so that an HTML page sent with
 status 200 forbids nothing. Where RFC 9309 and Google differ the stricter one applies: rules with percent signs or
 non-ASCII characters are matched once letter by letter (Google) and once with escapes equal to the character they encode
-(RFC 9309, 2.2.2), and a URL must pass both. `lines` parses the lines.
+(RFC 9309, 2.2.2), and a URL must pass both. `lines` parses the lines; of a file that holds NUL a URL must pass both
+readings. A group for "*FooBot" is none of FooBot for Google; a URL must pass it as well.
 """
 
 import math
@@ -14,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 from urllib.parse import quote
 
-from tasks.formats.robots.lines import LICENSE, RULES, Group, parsed
+from tasks.formats.robots.lines import LICENSE, RULES, Group, parsed, readings
 from tasks.formats.robots.pattern import KEEP, Pattern, equal, literal, path_of, split
 
 AI_AGENTS = frozenset(
@@ -31,6 +32,7 @@ Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-tx
 
 _MOST_TERMS = 50
 _TOKEN = re.compile(r"[a-zA-Z_-]+")
+_UNESCAPED = re.compile(rb"[\x00-\x20\"<>^`{|}\x7f]")
 _TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
 
 
@@ -79,14 +81,15 @@ class Robots:
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
-        groups, self.sitemaps, licenses = parsed(body)
+        texts = readings(body)
+        groups, self.sitemaps, licenses = parsed(texts[0])
+        files = [groups, *(parsed(text)[0] for text in texts[1:])]
+        known: _Known = {}
+        self._rules = [_Rules(chosen, known) for file in files for chosen in _chosen(agent, file)]
+        self._against_ai = [rules for file in files for rules in _against_ai(file, known)]
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
-        matching = own or [group for group in groups if b"*" in group.names]
-        known: _Known = {}
-        self._rules = _Rules(matching, known)
-        self._delay = _delay(matching, names or {b"*"})
-        self._against_ai = _against_ai(groups, known)
+        self._delay = _delay(_chosen(agent, groups)[0], names or {b"*"})
         # For a crawler that is named without a training signal the signals for "*" apply.
         self._signals = _signals(own, names) or _signals(groups, {b"*"})
         # Terms of all groups for this crawler or for "*". The list is limited, as it is searched for every page.
@@ -95,7 +98,7 @@ class Robots:
 
     def allows(self, url: str) -> bool:
         """Returns whether the crawler may fetch `url`."""
-        return self._rules.allow(url)
+        return all(rules.allow(url) for rules in self._rules)
 
     def crawl_delay(self) -> float | None:
         """Returns the Crawl-delay for the crawler in seconds (the longest of several), or None."""
@@ -143,21 +146,15 @@ class Decision(NamedTuple):
 
 def decided_by(body: bytes, agent: str, url: str) -> Decision:
     """Returns which rule of a robots.txt decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
-    groups = parsed(body)[0]
-    names = _names_of(agent, groups)
-    own = [group for group in groups if names & group.names.keys()]
-    return _decision(own or [group for group in groups if b"*" in group.names], url)
+    decisions = [_decision(chosen, url) for text in readings(body) for chosen in _chosen(agent, parsed(text)[0])]
+    return next((decision for decision in decisions if not decision.allowed), decisions[0])
 
 
 def ai_optout_by(body: bytes, url: str) -> Decision:
     """Returns the rule for an AI crawler that forbids `url`; an allowing decision if there is none."""
-    groups = parsed(body)[0]
-    agents = sorted({name for group in groups for name in group.names if name.decode("latin-1") in AI_AGENTS})
-    for agent in agents:
-        decision = _decision([group for group in groups if agent in group.names], url)
-        if not decision.allowed:
-            return decision
-    return Decision(allowed=True)
+    files = (parsed(text)[0] for text in readings(body))
+    decisions = (_decision(chosen, url) for groups in files for chosen in _for_ai(groups))
+    return next((decision for decision in decisions if not decision.allowed), Decision(allowed=True))
 
 
 def _decision(groups: list[Group], url: str) -> Decision:
@@ -177,6 +174,16 @@ def _decision(groups: list[Group], url: str) -> Decision:
                 break
     # A URL must pass both forms.
     return next((decision for decision in known if not decision.allowed), known[-1])
+
+
+def _chosen(agent: str, groups: list[Group]) -> list[list[Group]]:
+    """Returns the groups that apply to `agent`, in lists: a URL must be allowed by the rules of each list."""
+    names = _names_of(agent, groups)
+    starred = {b"*" + _token(name) for name in names or {agent.encode("utf-8", "replace")}}
+    own = [group for group in groups if names & group.names.keys()]
+    meant = [group for group in groups if starred & group.names.keys() - {b"*"}]
+    chosen = [own or [group for group in groups if b"*" in group.names]]
+    return [*chosen, meant] if meant else chosen
 
 
 def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
@@ -202,14 +209,18 @@ def _token(name: bytes) -> bytes:
 
 def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
     """Returns the rules for every AI crawler that the file names; crawlers of the same groups share the rules."""
+    return [_Rules(chosen, known) for chosen in _for_ai(groups)]
+
+
+def _for_ai(groups: list[Group]) -> list[list[Group]]:
+    """Returns the groups of every AI crawler that the file names, each list once."""
     of_agent: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
         for name in group.names:
-            agent = name.decode("latin-1")
+            agent = name.decode("latin-1").removeprefix("*")
             if agent in AI_AGENTS:
                 of_agent.setdefault(agent, []).append(number)
-    shared = sorted(set(map(tuple, of_agent.values())))
-    return [_Rules([groups[number] for number in numbers], known) for numbers in shared]
+    return [[groups[number] for number in numbers] for numbers in sorted(set(map(tuple, of_agent.values())))]
 
 
 def _delay(groups: list[Group], names: set[bytes]) -> float | None:
@@ -260,8 +271,8 @@ def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> l
 
 
 def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
-    if not value:
-        return []  # an empty rule matches nothing
+    if not value or (allow and form is literal and _UNESCAPED.search(value)):
+        return []  # an empty rule matches nothing; nor does, letter by letter, what a URL has only as an escape
     pattern = quote(value, safe=KEEP)
     if not allow and pattern[0] not in "/*":
         pattern = f"/{pattern}"  # "Disallow: private" was meant as a path

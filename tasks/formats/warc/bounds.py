@@ -13,7 +13,12 @@ import fastwarc
 
 HEAD = 1 << 16
 _BLOCK = 1 << 20
-_LENGTH = re.compile(rb"^Content-Length:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
+# The first read at a place: as many as there are wrong lengths, so many places are read.
+FIRST = 4 << 10
+_LITTLE = 64
+# Behind this no file can be read, as offsets are.
+_LONGEST = 1 << 62
+_LENGTH = re.compile(rb"^Content-Length:[ \t]*(\d{1,19})[ \t]*\r?$", re.I | re.M)
 # The end of a record; a few writers omit it.
 _END = re.compile(rb"(?:\r?\n){2}")
 _LONGEST_END = 4
@@ -47,13 +52,15 @@ def parsed(data: bytes) -> tuple[int, int] | None:
     """Returns the length of a record's head with its blank line and the length it declares; None without a head."""
     end = data.find(b"\r\n\r\n")
     length = _LENGTH.search(data, 0, end + 2) if end >= 0 else None
-    return (end + 4, int(length[1])) if length else None
+    return (end + 4, min(int(length[1]), _LONGEST)) if length else None
 
 
 def in_text(file: BinaryIO, place: int) -> Bounds:
     """Returns the bounds of a record of an uncompressed file, or of decompressed content."""
     file.seek(place)
-    start = file.read(HEAD)
+    start = file.read(FIRST)
+    if not _NEXT.search(start):
+        start += file.read(HEAD - len(start))
     head = parsed(start)
     if head is None:
         return UNKNOWN
@@ -61,10 +68,10 @@ def in_text(file: BinaryIO, place: int) -> Bounds:
     inner = _inner_end(file, place + head[0], start[: head[0]], start[head[0] :])
     if inner is not None and inner < head[1]:
         file.seek(place + head[0] + inner)
-        if _NEXT.match(file.read(HEAD)):
+        if _NEXT.match(file.read(_LITTLE)):
             return _WRONG
     # From one byte before the end on, because seeking beyond the end of a file raises nothing.
-    if file.seek(end - 1) != end - 1 or not (behind := file.read(HEAD)):
+    if file.seek(end - 1) != end - 1 or not (behind := file.read(_LITTLE)):
         return _WRONG
     behind = behind[1:]
     last = len(behind) <= _LONGEST_END and not behind.strip(b"\r\n")
@@ -107,10 +114,11 @@ def _chunks_end(file: BinaryIO, at: int, place: int) -> int | None:
 def in_gzip(file: BinaryIO, place: int) -> Bounds:
     """Returns the bounds of a record that has a gzip member of its own."""
     file.seek(place)
-    stream, size, start, last = zlib.decompressobj(31), 0, b"", b""
+    stream, size, start, last, step = zlib.decompressobj(31), 0, b"", b"", FIRST
     try:
         while not stream.eof:
-            block = stream.unconsumed_tail or file.read(_BLOCK)
+            if not (block := stream.unconsumed_tail):
+                block, step = file.read(step), min(2 * step, _BLOCK)
             if not block:
                 return _WRONG
             data = stream.decompress(block, _BLOCK)

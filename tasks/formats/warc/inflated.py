@@ -1,16 +1,18 @@
 """Random access to the decompressed content of a gzip file.
 
-Reads one file, needed where all records of a file are in one gzip member. Seeking back costs the inflation of at most
-64 MiB: the inflater's state is saved at that interval.
+Reads one file, needed where all records of a file are in one gzip member. Seeking back within a megabyte costs nothing,
+and farther back the inflation of at most 64 MiB: the inflater's state is saved at that interval.
 """
 
 import io
 import zlib
 from bisect import bisect_right
+from collections import deque
 from typing import Any, BinaryIO
 
 _BLOCK = 1 << 16
 _APART = 64 << 20
+_REMEMBERED = 1 << 20
 _STEP = 64
 _GZIP = b"\x1f\x8b\x08"
 
@@ -53,7 +55,7 @@ class Inflated(io.RawIOBase):
         """Moves to an offset in the content, or to its end if that comes before."""
         if whence != io.SEEK_SET:
             raise io.UnsupportedOperation("seek from anywhere but the beginning")
-        if offset < self._at:
+        if offset < self._at and not self._went_back(offset):
             self._go_to(offset)
         while self._at < offset and self._ready():
             self._take(offset - self._at)
@@ -105,8 +107,31 @@ class Inflated(io.RawIOBase):
         place, inflater, self._pending, self._member = self._states[index]
         self._at, self._inflater = self._places[index], inflater.copy()
         self._out, self._used = b"", 0
+        # Output before `_out`, of the same member.
+        self._past: deque[bytes] = deque()
+        self._past_bytes = 0
         self._ended = self._fresh = False
         self._file.seek(place)
+
+    def _went_back(self, offset: int) -> bool:
+        """Goes to an offset within what is still in memory; returns whether it is there."""
+        begin = self._at - self._used
+        if begin - offset > self._past_bytes:
+            return False
+        parts = [self._out]
+        while begin > offset:
+            parts.append(self._past.pop())
+            self._past_bytes -= len(parts[-1])
+            begin -= len(parts[-1])
+        self._out, self._used, self._at = b"".join(reversed(parts)), offset - begin, offset
+        return True
+
+    def _remember(self) -> None:
+        """Keeps the output that was taken, before other output takes its place."""
+        self._past.append(self._out)
+        self._past_bytes += len(self._out)
+        while self._past_bytes > _REMEMBERED:
+            self._past_bytes -= len(self._past.popleft())
 
     def _ready(self) -> bool:
         """Inflates until there is output; returns whether there is."""
@@ -125,6 +150,10 @@ class Inflated(io.RawIOBase):
         if self._inflater.eof or self._fresh:
             self._inflater, self._fresh = zlib.decompressobj(31), False
             self._member = self._at, self._file.tell() - len(self._pending)
+            self._past.clear()
+            self._past_bytes = 0
+        else:
+            self._remember()
         before = self._inflater.copy()
         try:
             self._out, self._used = self._inflater.decompress(self._pending, _BLOCK), 0
@@ -156,5 +185,6 @@ class Inflated(io.RawIOBase):
     def _end(self) -> None:
         if not (self._inflater.eof or self._fresh):
             self.whole = False
+            self._remember()
             self._out, self._used = self._inflater.flush(), 0
         self._ended = True

@@ -5,6 +5,7 @@ Reads one file: gzip or zstd (a member per record, with or without dictionary, o
 bad sector costs one record and not the rest of a gigabyte.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO
@@ -21,8 +22,10 @@ from tasks.formats.warc.resync import BOUNDARY, Opening
 _HEADER_ERROR = "Invalid WARC header"
 _MARK, _SEAM = b"\nWARC/", 64
 _BLOCK = 1 << 20
-# A file with this many bytes of wrong lengths is constructed to be read for ever.
-_MAX_WASTED = 32 << 30
+# The first read of a record whose length is not certain: small, so that a wrong length costs no more than the record.
+_FIRST = 4 << 10
+# A file with so many bytes of wrong lengths, or this many times its own, is constructed to be read for ever.
+_MAX_WASTED, _FREE_WASTED, _WASTED_TIMES = 32 << 30, 1 << 30, 32
 _CUT_ERRORS = ("incomplete frame", "unexpected end")
 
 
@@ -45,6 +48,7 @@ def read_records(
     if is_arc(file):
         yield from read_arc(file, limit, kinds, start, digest)
         return
+    most = min(_MAX_WASTED, _FREE_WASTED + _WASTED_TIMES * file.seek(0, os.SEEK_END))
     opening = Opening(file)
     at: int | None = start
     # A stretch ends at damage or at the end of the file.
@@ -57,10 +61,8 @@ def read_records(
             yield stretch.damage
         reported = True
         wasted += stretch.wasted
-        if wasted > _MAX_WASTED:
-            yield Damage(
-                "warc_damaged", at, f"wrong lengths that add up to more than {_MAX_WASTED} bytes; the rest is left"
-            )
+        if wasted > most:
+            yield Damage("warc_damaged", at, f"wrong lengths that add up to more than {most} bytes; the rest is left")
             return
         at = None if stretch.behind is None else opening.next_start(max(at + 1, stretch.behind))
 
@@ -81,9 +83,12 @@ class _Block:
         self._doubt = doubt
         self.certain = False
         self._seam = b""
+        self._step = _FIRST
 
     def read(self, size: int) -> bytes:
         """Returns the next bytes, and b"" at the end; raises what `doubt` raises."""
+        if not self.certain:
+            size, self._step = min(size, self._step), 2 * self._step
         data: bytes = self._reader.read(size)
         if data and not self.certain:
             if _MARK in data or self._seam:

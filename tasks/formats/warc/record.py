@@ -17,6 +17,9 @@ Reason = Literal["warc_damaged", "warc_truncated"]
 CAPTURES = WarcRecordType.response | WarcRecordType.revisit | WarcRecordType.conversion
 """The records with captured content; the others describe them."""
 
+PAGE_STATUSES = frozenset((200, 203))
+"""HTTP statuses whose body is the page itself; with 203 a proxy has changed it."""
+
 _WITH_HTTP = WarcRecordType.response | WarcRecordType.revisit
 # FastWARC stops at 32 KiB, which is less than clients accept: long headers must not make a page unreadable.
 _MAX_HTTP_HEAD = 1 << 20

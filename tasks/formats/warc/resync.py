@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 import fastwarc
 from isal import isal_zlib
 
-from tasks.formats.warc.bounds import HEAD, UNKNOWN, Bounds, in_gzip, in_text, in_zstd, parsed
+from tasks.formats.warc.bounds import FIRST, HEAD, UNKNOWN, Bounds, in_gzip, in_text, in_zstd, parsed
 from tasks.formats.warc.inflated import Inflated
 
 _GZIP = b"\x1f\x8b\x08"
@@ -105,21 +105,28 @@ class Opening:
         self.file.seek(start)
         if start and self._dictionary:
             # FastWARC expects the dictionary where it begins to read.
-            return cast(BinaryIO, _Spliced(self._dictionary, self.file)), start - len(self._dictionary)
-        return self.file, 0
+            return cast(BinaryIO, _Reading(self.file, self._dictionary)), start - len(self._dictionary)
+        return cast(BinaryIO, _Reading(self.file)), 0
 
 
-class _Spliced:
-    """A file with other bytes in front."""
+class _Reading:
+    """A file from where it is, perhaps with other bytes in front; its first reads are small.
 
-    def __init__(self, head: bytes, file: BinaryIO) -> None:
+    FastWARC fills a buffer at once, which would cost 64 KiB for each of many small records that are read one by one.
+    """
+
+    def __init__(self, file: BinaryIO, head: bytes = b"") -> None:
         self._head = head
         self._file = file
-        self._at = 0
+        self._at = 0 if head else file.tell()
+        self._step = FIRST
 
     def read(self, size: int = -1) -> bytes:
-        inside = self._at < len(self._head)
-        block = self._head[self._at : self._at + size] if inside else self._file.read(size)
+        if self._at < len(self._head):
+            block = self._head[self._at : self._at + size]
+        else:
+            block = self._file.read(min(size, self._step) if size >= 0 else size)
+            self._step *= 2
         self._at += len(block)
         return block
 
@@ -207,9 +214,10 @@ def _magic(file: BinaryIO) -> re.Pattern[bytes]:
 
 
 def _next_start(file: BinaryIO, start: int, magic: re.Pattern[bytes]) -> int | None:
-    offset, tail = start, b""
+    offset, tail, step = start, b"", FIRST
     file.seek(start)
-    while block := file.read(_BLOCK):
+    while block := file.read(step):
+        step = min(2 * step, _BLOCK)
         window = tail + block
         base = offset - len(tail)
         for found in magic.finditer(window):

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
+from datetime import UTC, datetime
 
 import uvloop
 
@@ -24,10 +25,11 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.domain import owner_of
 from tasks.formats.tombstones import tombstones_of
 from tasks.formats.url import authority
-from tasks.stages.crawl.candidate import Candidate
+from tasks.formats.warc.record import PAGE_STATUSES
+from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
-from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, PAGE, Outcome
+from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
@@ -48,7 +50,7 @@ from tasks.stages.crawl.policy import HOST_DENIED, Policy
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 
-VERSION = 5
+VERSION = 6
 
 log = logging.getLogger("sluice.crawl")
 
@@ -175,7 +177,8 @@ class Crawl:
             )
             rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
-            visitor = Visitor(config, client, politeness, rules, reader, self._segment, self._policy, self._done)
+            traps = self._order.traps
+            visitor = Visitor(config, client, politeness, rules, reader, traps, self._segment, self._policy, self._done)
             deadline = self._begin + config.time_box_s
 
             async def visit(host: Host, candidate: Candidate) -> Visit:
@@ -230,7 +233,8 @@ class Crawl:
         self._log_refused()
 
     def _replay(self, visitor: Visitor, candidate: Candidate, outcome: Outcome) -> None:
-        if outcome.http_status == 200 and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
+        came = outcome.http_status in PAGE_STATUSES and outcome.status in CAPTURED
+        if came and outcome.kind == PAGE and not outcome.render:
             self._order.traps.note(outcome.url, outcome.payload_digest)
         visitor.replay(outcome)
         self._count(candidate, outcome)
@@ -245,6 +249,8 @@ class Crawl:
 
     def _count(self, candidate: Candidate, outcome: Outcome) -> None:
         self._order.note(candidate, outcome)
+        if outcome.status in (SUCCESS, NOT_MODIFIED) and outcome.kind == PAGE and not outcome.render:
+            self._order.traps.keep(_original(candidate, outcome))
         self._watch.count(outcome)
 
     def _log_refused(self) -> None:
@@ -313,6 +319,14 @@ class Crawl:
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
     """Returns the requests that the partition may make: its share of the cycle's."""
     return fetchlist.shares(config.max_pages, {one.record.member: one.record.rows_out for one in lists})[member]
+
+
+def _original(candidate: Candidate, outcome: Outcome) -> Earlier:
+    """Returns the full capture behind an outcome: its own, or the earlier one that it found unchanged."""
+    if outcome.status == NOT_MODIFIED and candidate.earlier is not None:
+        return candidate.earlier
+    fetched_at = outcome.fetched_at or datetime.now(UTC)
+    return Earlier(outcome.url, fetched_at, outcome.record_id, outcome.payload_digest)
 
 
 def _known(previous: Artifact | None) -> Container[bytes]:

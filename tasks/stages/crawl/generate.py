@@ -5,8 +5,9 @@ cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>`
 (`tasks.stages.crawl.db.fetchlist`), with a copy of the hosts file (`policy.json`).
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
-starves). Per host no more URLs are listed than the time box allows at the host's pace. Front queues are powers
-of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take some 15 CPU-seconds.
+starves), times a seed's own score. Per host no more URLs are listed than the time box allows at the host's pace. Front
+queues are powers of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take
+some 15 CPU-seconds.
 """
 
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from tasks.stages.crawl.inject import file_of, number_of, scope_of
 from tasks.stages.crawl.policy import Policy, settle
 from tasks.stages.crawl.rank import RANKS_FILE
 
-VERSION = 3
+VERSION = 4
 
 # A page that is overdue by so many days counts twice.
 _WAITING_DAYS = 30
@@ -63,8 +64,10 @@ WITH scored AS (
   SELECT d.key, d.url, d.host, d.depth, d.seed, l.domain, l.cap,
     l.score / (1 + d.depth) * (1 + least(d.overdue_days, 365) / {_WAITING_DAYS}) AS score
   FROM due d JOIN listed l USING (host) WHERE l.in_domain <= $hosts_per_domain
+), weighed AS (
+  SELECT a.* REPLACE (a.score * coalesce(s.score, 1.0) AS score) FROM scored a LEFT JOIN seeds s ON a.key = s.key
 ), in_hosts AS (
-  SELECT *, row_number() OVER (PARTITION BY host ORDER BY score DESC, url) AS in_host FROM scored
+  SELECT *, row_number() OVER (PARTITION BY host ORDER BY score DESC, url) AS in_host FROM weighed
   QUALIFY in_host <= cap
 ), in_domains AS (
   SELECT * FROM in_hosts QUALIFY row_number() OVER (PARTITION BY domain ORDER BY in_host, host) <= $per_domain

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tasks.core.artifact import Artifact
 from tasks.core.pages import template
 from tasks.stages.crawl.db import crawldb, duck, hostlog
-from tasks.stages.crawl.db.fetchlog import FETCH_LOG, NOT_MODIFIED, SUCCESS
+from tasks.stages.crawl.db.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import LOG
 
 DOMAINS_FILE = "domains.parquet"
@@ -24,8 +24,10 @@ SELECT d.domain, count(DISTINCT l.host) AS hosts, count(*) FILTER (l.requested) 
   count(*) FILTER (l.status = '{SUCCESS}') AS pages, count(*) FILTER (l.status = '{NOT_MODIFIED}') AS unchanged,
   count(*) FILTER (l.reason = 'robots_denied') AS robots_denied,
   count(*) FILTER (l.reason IN ('noindex', 'ai_optout')) AS opted_out,
-  count(*) FILTER (l.reason NOT IN ('', 'redirect', 'robots_denied', 'noindex', 'ai_optout')) AS errors,
+  count(*) FILTER (l.status = '{DUPLICATE}') AS duplicates,
+  count(*) FILTER (l.reason NOT IN ('', 'redirect', 'duplicate', 'robots_denied', 'noindex', 'ai_optout')) AS errors,
   coalesce(mode(l.reason) FILTER (l.reason NOT IN ('', 'redirect')), '') AS main_reason,
+  count(*) FILTER (l.unread <> '') AS links_unread,
   CAST(sum(l.bytes) AS BIGINT) AS bytes, max(s.latency_s) AS slowest_s,
   CAST(coalesce(max(s.traps), 0) AS BIGINT) AS traps
 FROM log l LEFT JOIN hosts d USING (host) LEFT JOIN seen s USING (host)
@@ -40,7 +42,10 @@ FROM urls WHERE takedown <> '' ORDER BY url
 """
 
 # Counts of the whole cycle, for MLflow: errors by class among them.
-_REASONS = "SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect') GROUP BY reason ORDER BY reason"
+_REASONS = """
+SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect', 'duplicate') GROUP BY reason ORDER BY reason
+"""
+_PAGES = f"SELECT count(*) FILTER (status = '{DUPLICATE}'), count(*) FILTER (unread <> '') FROM log"
 
 
 def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
@@ -54,10 +59,13 @@ def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], 
 
 
 def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    """Returns the cycle's numbers: URLs by status of the crawl DB, and URLs without a page by reason."""
+    """Returns the cycle's numbers: duplicates, pages without links, URLs by status, and without a page by reason."""
     statuses = connection.execute("SELECT status, count(*) FROM urls GROUP BY status ORDER BY status").fetchall()
     reasons = connection.execute(_REASONS).fetchall()
+    ((duplicates, unread),) = connection.execute(_PAGES).fetchall()
     return {
+        "duplicates": float(duplicates),
+        "links_unread": float(unread),
         **{status: float(count) for status, count in statuses},
         **{f"errors.{reason}": float(count) for reason, count in reasons},
     }

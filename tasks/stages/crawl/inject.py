@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.domain import Link
 from tasks.formats.scope import Scope
 from tasks.formats.tombstones import NOTHING, Tombstones
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.seeds import seeds_of, summary, to_table
+from tasks.stages.crawl.seeds import Seed, seeds_of, summary, to_table
 
-VERSION = 2
+VERSION = 3
 
 log = logging.getLogger("sluice.crawl")
 
@@ -30,6 +29,8 @@ SEEDS = pa.schema(
         pa.field("key", pa.uuid(), nullable=False),
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
+        pa.field("score", pa.float64(), nullable=False),  # times that of any other page; 1 where the file says nothing
+        pa.field("interval_s", pa.int64()),  # it is due again after so long; null: as its changes say
     ]
 )
 REJECTED_FILE = "rejected.parquet"
@@ -71,9 +72,9 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     seeds, rejected = seeds_of(config)
     if rejected:
         log.warning("[%s] %s", output.address, summary(rejected))
-    parts: dict[int, list[Link]] = defaultdict(list)
+    parts: dict[int, list[Seed]] = defaultdict(list)
     for seed in seeds:
-        parts[seed.owner % config.partitions].append(seed)
+        parts[seed.link.owner % config.partitions].append(seed)
     if "seeds" not in output.committed:
         with output.part("seeds") as part:
             for number in range(config.partitions):
@@ -84,16 +85,19 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
             with part.file(REJECTED_FILE, rows=len(rejected)) as file:
                 pq.write_table(to_table(rejected), file, compression="zstd", compression_level=3)
             with part.file(_HOSTS) as file:
-                file.write(json.dumps(sorted({seed.host for seed in seeds})).encode())
+                file.write(json.dumps(sorted({seed.link.host for seed in seeds})).encode())
     members = tuple(member(number) for number in range(config.partitions))
     more = f"; {len(rejected)} lines of seed files are none, see {REJECTED_FILE}" if rejected else ""
     numbers = {"seeds": float(len(seeds)), "bad_seeds": float(len(rejected))}
     return Report(numbers, members, f"{len(seeds)} seeds in {config.partitions} partitions{more}")
 
 
-def _write(part: Part, number: int, seeds: list[Link]) -> None:
+def _write(part: Part, number: int, seeds: list[Seed]) -> None:
     part.count_in(len(seeds))
     part.count_out(len(seeds))
-    rows = [{"key": seed.key, "url": seed.url, "host": seed.host} for seed in seeds]
+    rows = [
+        {"key": to.key, "url": to.url, "host": to.host, "score": score, "interval_s": interval_s}
+        for to, score, interval_s in seeds
+    ]
     with part.file(file_of(number), rows=len(rows)) as file:
         pq.write_table(pa.Table.from_pylist(rows, schema=SEEDS), file, compression="zstd", compression_level=3)

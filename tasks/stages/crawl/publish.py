@@ -27,7 +27,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import duck
 from tasks.stages.crawl.storage.segment import INDEX, WARC
 
-VERSION = 3
+VERSION = 4
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:

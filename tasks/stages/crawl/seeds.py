@@ -1,7 +1,8 @@
 """Seeds of a recipe and its seed files: reading, validation, canonical form.
 
 Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe. In a
-seed file, an unusable line is written to the rejected lines with its number and the reason.
+seed file, an unusable line is written to the rejected lines with its number and the reason. Behind the URL a line may
+have fields as in Nutch's seed lists, each after a tab: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
 """
 
 import re
@@ -25,7 +26,7 @@ REJECTED = pa.schema(
         pa.field("file", pa.string(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),  # from 1
         pa.field("text", pa.string(), nullable=False),  # 500 characters of it, without a user name and password
-        pa.field("reason", pa.string(), nullable=False),  # encoding, url, private_address, port or scope
+        pa.field("reason", pa.string(), nullable=False),  # encoding, fields, url, private_address, port or scope
         pa.field("why", pa.string(), nullable=False),  # text for messages
     ]
 )
@@ -35,12 +36,21 @@ _MAX_TEXT = 500
 _SHOWN = 3
 _USER = re.compile(r"//[^/?#\s]*@")
 _SCOPE = "scope"
+_FIELDS = "fields"
+_SCORE, _INTERVAL = "nutch.score", "nutch.fetchInterval"
+_LEAST = {_SCORE: 1e-9, _INTERVAL: 1.0}
+_REMARK = re.compile(r"[ \t]#")
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 
 _REACHABLE = (
     "name a public host on port 80 or 443; allow_hosts grants others one by one, allow_loopback = true this machine"
 )
 _WHY = {
     "encoding": ("is no UTF-8", "save the file as UTF-8"),
+    _FIELDS: (
+        "has something behind a tab that is neither nutch.score nor nutch.fetchInterval with a number above 0",
+        "write the URL alone, or http://host/<tab>nutch.score=10<tab>nutch.fetchInterval=86400",
+    ),
     "url": ("cannot be fetched", "write an http or https URL without user name and password"),
     "private_address": (
         "leads to an address that crawlers must not reach (private_address)",
@@ -67,6 +77,14 @@ class Rejected(NamedTuple):
     why: str
 
 
+class Seed(NamedTuple):
+    """A seed, how many times it counts, and after how many seconds it is due again (None: as its changes say)."""
+
+    link: Link
+    score: float = 1.0
+    interval_s: int | None = None
+
+
 class _Named(NamedTuple):
     """A seed as it is written: `file` is "" and `line` 0 where it is in the recipe."""
 
@@ -74,20 +92,21 @@ class _Named(NamedTuple):
     file: str = ""
     line: int = 0
     broken: bool = False
+    fields: tuple[str, ...] = ()
 
 
 class _Unusable(Exception):
     """A seed that cannot be crawled; the argument is the reason."""
 
 
-def seeds_of(config: CrawlConfig) -> tuple[list[Link], list[Rejected]]:
-    """Returns the seeds in the order of their URLs, each once, and the lines of seed files that are none.
+def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[Rejected]]:
+    """Returns the seeds in the order of their URLs, each once as it is named last, and the lines that are none.
 
     Raises:
         InputError: a seed of the recipe cannot be crawled; a seed is on the public web and the recipe names no
             contact; a file cannot be read; no seed is left; or more lines are unusable than `max_bad_seeds` allows.
     """
-    good: list[tuple[_Named, Link]] = []
+    good: list[tuple[_Named, Seed]] = []
     rejected: list[Rejected] = []
     lines, grants = 0, Grants(config.allow_hosts)
     for named in _named(config):
@@ -96,10 +115,10 @@ def seeds_of(config: CrawlConfig) -> tuple[list[Link], list[Rejected]]:
             good.append((named, _checked(config, grants, named)))
         except _Unusable as reason:
             rejected.append(_rejected(named, str(reason)))
-    hosts = config.include_hosts or [seed.host for _, seed in good]
+    hosts = config.include_hosts or [seed.link.host for _, seed in good]
     scope = Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
-    rejected += [_rejected(named, _SCOPE) for named, seed in good if not scope.covers(seed.url)]
-    found = {seed.url: seed for _, seed in good if scope.covers(seed.url)}
+    rejected += [_rejected(named, _SCOPE) for named, seed in good if not scope.covers(seed.link.url)]
+    found = {seed.link.url: seed for _, seed in good if scope.covers(seed.link.url)}
     _check_share(config, rejected, lines, len(found))
     files = list(config.seed_files)
     return [found[url] for url in sorted(found)], sorted(rejected, key=lambda one: (files.index(one.file), one.line))
@@ -140,16 +159,19 @@ def _named(config: CrawlConfig) -> Iterator[_Named]:
             with open(path, "rb") as file:
                 for number, line in enumerate(file, 1):
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
-                    seed = text.partition(" #")[0].strip()
+                    seed, *fields = (field.strip() for field in _REMARK.split(text)[0].strip().split("\t"))
                     if seed and not seed.startswith("#"):
-                        yield _Named(seed, path, number, "\ufffd" in text)
+                        yield _Named(seed, path, number, "\ufffd" in text, tuple(filter(None, fields)))
         except OSError as error:
             raise InputError(f"the seeds of {path} cannot be read ({error})", "correct [crawl] seed_files") from error
 
 
-def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Link:
+def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Seed:
     if named.broken:
         raise _Unusable("encoding")
+    values = _values(named.fields)
+    if "\t" in named.text:  # only in the recipe: a URL parser would leave it out
+        raise _Unusable(_FIELDS)
     url = canonical(named.text)
     if url is None:
         raise _refused(named, "url")
@@ -161,7 +183,20 @@ def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Link:
             f"contact is missing, and {host} ({_where(named)}) is on the public web",
             "set [crawl] contact to a page or to mailto:name@host, by which webmasters can reach you",
         )
-    return link(url)
+    interval_s = values.get(_INTERVAL)
+    return Seed(link(url), values.get(_SCORE, 1.0), None if interval_s is None else int(interval_s))
+
+
+def _values(fields: Sequence[str]) -> dict[str, float]:
+    """Returns the fields behind a URL by name."""
+    values = {}
+    for field in fields:
+        name, _, value = field.partition("=")
+        number = float(value) if _NUMBER.fullmatch(value) else 0.0
+        if name not in _LEAST or number < _LEAST[name]:
+            raise _Unusable(_FIELDS)
+        values[name] = number
+    return values
 
 
 def _refused(named: _Named, reason: str) -> Exception:

@@ -1,7 +1,7 @@
 """Stage `update`: merges fetched pages and links into one partition of the crawl DB, and sets due times.
 
-Reads the partition's fetch list and segment, the links that all segments and rendered pages have for it, its previous
-crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
+Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its
+previous crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
 (`tasks.stages.crawl.db.crawldb`), a new generation. The rules are in `tasks.stages.crawl.db.merge`; 10 million known
 URLs, 500,000 fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 """
@@ -22,10 +22,10 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, hostlog, merge, takedown
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.db.known import Known
-from tasks.stages.crawl.inject import number_of
+from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
-VERSION = 3
+VERSION = 4
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -57,6 +57,7 @@ def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inp
     duck.view(connection, "previous", [(previous, crawldb.URLS_FILE)] if previous else [], crawldb.URLS)
     duck.view(connection, "log", [(own, path) for path in own.files(LOG)], FETCH_LOG)
     duck.view(connection, "listed", [(inputs["fetchlist"], fetchlist.URLS_FILE)])
+    duck.view(connection, "seeds", [(inputs["seeds"], file_of(number_of(member)))])
     everywhere = [(one, path) for one in (*segments, *rendered) for path in one.files(LINK)]
     duck.view(connection, "all_links", everywhere, LINKS)
     # Sorted by partition: the row groups of others are skipped unread.

@@ -3,6 +3,7 @@
 Reads the facts from hosts file and artifacts (`facts`). Sends no requests, so the current rules of a site may differ.
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,10 @@ from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.inject import scope_of
 
 Found = dict[str, Any]
+
+_SCHEME = re.compile(r"[a-z][a-z\d+.-]*:(?://|[^\d/?])", re.I)
+# What shows that a crawl has met a URL.
+_MET = ("seed", "known", "tried", "listed", "set_aside")
 
 _SCOPE = {
     "include_hosts": "include_hosts does not name {host}",
@@ -42,7 +47,7 @@ def why(
         store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
-        url: as the user wrote it.
+        url: as the user wrote it; without a scheme https, unless only http is known.
         version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for; by default this one.
 
@@ -57,12 +62,21 @@ def why(
     """
     if not config.active:
         raise InputError(f"the recipe {recipe} does not crawl", "set [crawl] enabled, or name another recipe")
-    plain = canonical(url.strip())
+    found = [_about(store, recipe, config, one, version, now or datetime.now(UTC)) for one in _spelled(url.strip())]
+    return next((one for one in found if any(one.get(name) for name in _MET)), found[0])
+
+
+def _spelled(url: str) -> tuple[str, ...]:
+    """Returns the URLs that a person means."""
+    return (url,) if _SCHEME.match(url) else (f"https://{url}", f"http://{url}")
+
+
+def _about(store: Store, recipe: str, config: CrawlConfig, url: str, version: str, now: datetime) -> Found:
+    plain = canonical(url)
     if plain is None:
         says = "no http or https URL without user name and password, or longer than 4,096 characters"
         return {"asked": url, "url": None, "verdict": f"never: it is {says}", "obstacles": [_by("url", says)]}
-    now = now or datetime.now(UTC)
-    facts = Facts(store, recipe, config, url.strip(), plain, version, now)
+    facts = Facts(store, recipe, config, url, plain, version, now)
     found = facts.gathered()
     scope = _scope(facts, config)
     obstacles = [*_by_recipe(facts, config, scope, found), *_by_site(found["rules"])]

@@ -17,7 +17,7 @@ from tasks.formats.text import clean
 from tasks.formats.url import MAX_CAPTURED_URL, web_parts
 from tasks.formats.warc.payload import Digest
 from tasks.formats.warc.reader import read_records
-from tasks.formats.warc.record import Damage, Record
+from tasks.formats.warc.record import PAGE_STATUSES, Damage, Record
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import Sent, captured
@@ -107,7 +107,7 @@ def _refusal(record: Record, url: str, config: ExtractConfig) -> str:
             return "warc_truncated" if record.short else "not_http"
         if record.status is None or not 100 <= record.status <= 599:
             return "http_status_invalid"
-        if record.status != 200:
+        if record.status not in PAGE_STATUSES:
             return f"http_{record.status}"
     if record.short:
         return "warc_truncated"

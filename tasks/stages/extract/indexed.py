@@ -7,9 +7,12 @@ import io
 from typing import BinaryIO
 
 from tasks.formats.warc.archive import index_entry
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.extract.captures import capture_url, url_refusal
 from tasks.stages.extract.config import WEB
 from tasks.stages.extract.identity import NONE, Identity, identity
+
+_PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
 
 
 def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:
@@ -34,4 +37,5 @@ def _identity(entry: dict[str, str]) -> Identity | None:
     if entry["status"] == "-":
         return NONE if entry["mime"] == "warc/revisit" else None
     url = capture_url(entry["url"])
-    return identity(url, f"sha1:{entry['digest']}", WEB) if entry["status"] == "200" and not url_refusal(url) else NONE
+    is_page = entry["status"] in _PAGE_STATUSES and not url_refusal(url)
+    return identity(url, f"sha1:{entry['digest']}", WEB) if is_page else NONE

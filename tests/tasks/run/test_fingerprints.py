@@ -12,13 +12,13 @@ from tasks.run.catalogue import STAGES
 from tasks.run.recipe import find_recipe
 
 BEFORE = {
-    "inject": "0c3e88b08f15a24c",
+    "inject": "2e0aa42322e09ca4",
     "rank": "2f47cb8f4aa75fbf",
-    "generate": "561b5699785ee159",
-    "fetch": "71f9ac6e05e82c5a",
-    "render": "994c048a26497d6d",
-    "update": "d56187bee8e18729",
-    "publish": "508c9407477cb212",
+    "generate": "c34069808120cbc6",
+    "fetch": "8c0f9d89c15e25db",
+    "render": "27a227780b00e2ee",
+    "update": "f6cba74f06012ede",
+    "publish": "2a9d72237d656e1a",
     "extract": "aead6b44cf00c4c9",
     "train_classifiers": "0f30cc7fcc5fb12e",
     "train_perplexity": "4dd59e27876a5e7b",

@@ -20,6 +20,7 @@ KNOWN_FILE = "known.bloom"
 UNFETCHED = "db_unfetched"
 FETCHED = "db_fetched"
 NOT_MODIFIED = "db_notmodified"
+DUPLICATE = "db_duplicate"
 GONE = "db_gone"
 REDIRECT_TEMPORARY = "db_redir_temp"
 REDIRECT_PERMANENT = "db_redir_perm"
@@ -65,6 +66,7 @@ URLS = pa.schema(
         pa.field("warc_offset", pa.int64()),
         pa.field("captured_at", _TIME),
         pa.field("canonical", pa.string()),  # the page's rel="canonical" link, or ""
+        pa.field("redirect", pa.string()),  # where its last answer led, or ""
         pa.field("takedown", pa.string()),  # why the capture may no longer be kept, or ""
         pa.field("terms", pa.string()),  # what was stated of its use when the capture was made, as JSON, or ""
     ]

@@ -20,7 +20,7 @@ _ROWS = 1 << 17
 # Columns with few distinct values.
 _WORDS = (
     *("host", "domain", "source", "target", "status", "reason", "kind"),
-    *("warc_path", "canonical", "takedown", "last_modified", "terms"),
+    *("warc_path", "canonical", "redirect", "takedown", "last_modified", "terms"),
 )
 
 

@@ -27,12 +27,15 @@ REDIRECT_TEMPORARY = "fetch_redir_temp"
 REDIRECT_PERMANENT = "fetch_redir_perm"
 GONE = "fetch_gone"
 RETRY = "fetch_retry"
+# Not one of Nutch's, whose duplicates are found later: the bytes of another page of the host in this crawl.
+DUPLICATE = "fetch_duplicate"
 
 # Of a link beside its text: itself, its place in a table, its sources, and its row when the table is made.
 _LINK_BYTES = 500
 _LASTMOD_BYTES = 200
 
-CAPTURED = frozenset({SUCCESS, NOT_MODIFIED})
+CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
+"""Outcomes with a record in a WARC file."""
 
 FETCH_LOG = pa.schema(
     [
@@ -41,7 +44,7 @@ FETCH_LOG = pa.schema(
         pa.field("host", pa.string(), nullable=False),  # with port where it is not the scheme's default
         pa.field("depth", pa.int32(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),  # why there is no capture; "" where there is one
+        pa.field("reason", pa.string(), nullable=False),  # why there is no full capture; "" where there is one
         pa.field("requested", pa.bool_(), nullable=False),  # whether a request was sent
         pa.field("http_status", pa.int32()),
         pa.field("mime", pa.string(), nullable=False),
@@ -53,11 +56,13 @@ FETCH_LOG = pa.schema(
         pa.field("redirect", pa.string(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),  # page, sitemap or feed
         pa.field("canonical", pa.string(), nullable=False),  # the page's rel="canonical" link, or ""
+        pa.field("title", pa.string(), nullable=False),  # the page's, 200 characters of it
         pa.field("render", pa.bool_(), nullable=False),  # the page needs a browser to show its text
         pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),  # when it was tried
         pa.field("etag", pa.string(), nullable=False),
         pa.field("last_modified", pa.string(), nullable=False),
         pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
+        pa.field("unread", pa.string(), nullable=False),  # why the links of a page could not be read, or ""
         pa.field("error", pa.string(), nullable=False),  # text for logs
     ]
 )
@@ -83,6 +88,7 @@ class Outcome(NamedTuple):
     redirect: str = ""
     kind: str = PAGE
     canonical: str = ""
+    title: str = ""
     render: bool = False
     outlinks: tuple[Link, ...] = ()
     lastmods: tuple[tuple[Link, datetime], ...] = ()  # last changes of pages, by a sitemap of their domain
@@ -90,6 +96,7 @@ class Outcome(NamedTuple):
     etag: str = ""
     last_modified: str = ""
     terms: str = ""
+    unread: str = ""
     error: str = ""
 
 

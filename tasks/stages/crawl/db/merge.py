@@ -1,12 +1,13 @@
 """Merge of one cycle into the crawl DB, as SQL: known URLs, their status, when they are due again.
 
 Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition, not too deep),
-`listed` (fetchlist.FETCHLIST). Rows that were not tried are written first, then those that were, both in the previous
-order, then the new ones by key: no sort of the whole, and equal inputs give equal bytes. Of rows that were not
-tried only the due time may change.
+`listed` (fetchlist.FETCHLIST), `seeds` (inject.SEEDS of the partition). Rows that were not tried are written first,
+then those that were, both in the previous order, then the new ones by key: no sort of the whole, and equal inputs give
+equal bytes. Of rows that were not tried only the due time may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
-and 30 d. Gone, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
+and 30 d. A redirect counts as unchanged while it leads to the same address. A seed with an interval of its own keeps
+it. Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
 then gone; a page that was postponed with its host, or whose host is denied, has not failed. A capture whose permission
 is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth
 of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
@@ -39,11 +40,13 @@ SELECT key FROM previous JOIN (
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
 
-# The empty row adds the column to crawl DBs that were made without it.
+_REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
+
+# The empty row adds the columns to crawl DBs that were made without them.
 _TRIED_AND_NEW = """
   SELECT * FROM previous SEMI JOIN log USING (key)
   UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
-  UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS terms WHERE false
+  UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS terms, CAST(NULL AS VARCHAR) AS redirect WHERE false
 """
 
 
@@ -62,23 +65,25 @@ WITH joined AS (
   SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
     l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
     l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_file, l.warc_offset AS l_warc_offset,
-    l.canonical AS l_canonical, l.terms AS l_terms,
+    l.canonical AS l_canonical, l.terms AS l_terms, l.redirect AS l_redirect, s.interval_s AS seed_interval,
+    l.status IN ({_list(_REDIRECTS)}) AS redirected,
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
     CASE WHEN l.status IS NULL OR l.reason IN ('{GIVEN_UP}', '{HOST_DENIED}') THEN coalesce(a.fails, 0)
       WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
-  FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key
+  FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key LEFT JOIN seeds s ON a.key = s.key
 ), paced AS (
   SELECT *,
     coalesce(l_status = '{fetchlog.RETRY}' AND now_fails < {crawldb.MAX_FAILS}, false) AS patient,
     CASE
+      WHEN seed_interval IS NOT NULL AND (captured OR unchanged OR redirected) THEN seed_interval
       WHEN captured AND l_canonical NOT IN ('', url) THEN {crawldb.LONGEST_INTERVAL_S}
-      WHEN unchanged THEN
+      WHEN unchanged OR (redirected AND l_redirect = redirect) THEN
         least(CAST(interval_s * {crawldb.UNCHANGED_FACTOR} AS BIGINT), {crawldb.LONGEST_INTERVAL_S})
-      WHEN captured AND payload_digest <> '' THEN
+      WHEN (captured AND payload_digest <> '') OR (redirected AND redirect <> '') THEN
         greatest(CAST(interval_s * {crawldb.CHANGED_FACTOR} AS BIGINT), {crawldb.SHORTEST_INTERVAL_S})
-      WHEN l_status = '{fetchlog.GONE}' THEN {crawldb.LONGEST_INTERVAL_S}
+      WHEN l_status IN ('{fetchlog.GONE}', '{fetchlog.DUPLICATE}') THEN {crawldb.LONGEST_INTERVAL_S}
       ELSE coalesce(interval_s, {crawldb.FIRST_INTERVAL_S})
     END AS now_interval
   FROM joined
@@ -88,6 +93,7 @@ SELECT key, url,
     WHEN NOT tried OR patient THEN coalesce(status, '{crawldb.UNFETCHED}')
     WHEN unchanged THEN '{crawldb.NOT_MODIFIED}'
     WHEN captured THEN '{crawldb.FETCHED}'
+    WHEN l_status = '{fetchlog.DUPLICATE}' THEN '{crawldb.DUPLICATE}'
     WHEN l_status = '{fetchlog.REDIRECT_PERMANENT}' THEN '{crawldb.REDIRECT_PERMANENT}'
     WHEN l_status = '{fetchlog.REDIRECT_TEMPORARY}' THEN '{crawldb.REDIRECT_TEMPORARY}'
     ELSE '{crawldb.GONE}'
@@ -112,6 +118,7 @@ SELECT key, url,
   CASE WHEN captured THEN l_warc_offset ELSE warc_offset END AS warc_offset,
   CASE WHEN captured THEN fetched_at ELSE captured_at END AS captured_at,
   CASE WHEN captured THEN l_canonical ELSE coalesce(canonical, '') END AS canonical,
+  CASE WHEN tried AND NOT patient THEN l_redirect ELSE coalesce(redirect, '') END AS redirect,
   CASE
     WHEN captured OR unchanged THEN ''
     WHEN coalesce(warc_path, '') <> '' AND l_reason IN ({_list(crawldb.WITHDRAWN)}) THEN l_reason

@@ -20,9 +20,10 @@ from collections.abc import Container, Iterable, Mapping
 from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.scope import Scope
 from tasks.formats.url import authority, bare
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import SITEMAP, Outcome
+from tasks.stages.crawl.db.fetchlog import CAPTURED, SITEMAP, Outcome
 from tasks.stages.crawl.frontier.domain import Domain, ranked
 from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
 from tasks.stages.crawl.frontier.plans import HostPlan, Plans, front_of
@@ -156,6 +157,9 @@ class Order:
     # --- links
 
     def _take_in(self, domain: Domain, host: str, candidate: Candidate, outcome: Outcome) -> None:
+        read = not (outcome.render or outcome.unread)
+        if read and outcome.status in CAPTURED and outcome.http_status in PAGE_STATUSES:
+            self.traps.learn(candidate.url, outcome.title, outcome.outlinks)
         if outcome.redirect and candidate.hops < MAX_REDIRECTS:
             self._add(domain, host, link(outcome.redirect), candidate.depth, candidate.hops + 1, candidate.url)
         # A URL in a sitemap has the depth of the sitemap.

@@ -6,32 +6,39 @@ forums and wikis pass. 5 us per link; memory per host is bounded.
 - trap_path: a path of more than 20 segments, or with the same one to four segments three times in a row (relative links
   that grow). Price: map tiles under /0/0/0/.
 - trap_calendar: date pages, that is a month, week or day at the end of a path or in the query (`dates`). Refused are
-  years outside 1990 .. next year once three pages within were seen below the same path, and more than 500 date pages
-  below one path. Price: a newspaper archive that lists more than 500 days, or years before 1990; pages that only look
-  like dates, of which `dates` names one for every form.
-- trap_queries: of one path, query strings that only recombine values seen there before, `max_queries_per_path` of them;
-  and ten times as many that bring a new value (items of a forum, pages of a list). Price: a table with more views than
-  that, each with content of its own.
+  years outside 1990 .. next year once three pages within were seen below the same path, more than 500 date pages below
+  one path, and all others after 40 in a row that brought neither a link nor a title of their own, numbers and names of
+  months and days aside. Price: a newspaper archive that lists more than 500 days, or years before 1990; a diary of one
+  title for all its days that links to nothing else; pages that only look like dates, of which `dates` names one for
+  every form.
+- trap_queries: of one path, the same fields in another order; query strings that only recombine values seen there
+  before, `max_queries_per_path` of them; and ten times as many that bring a new value (items of a forum, pages of a
+  list). Price: a page that depends on the order of its fields; a table with more views than that, each with content of
+  its own.
 - trap_session: parameters that do not change the page. Either three more values of one gave the same payload as the
-  first; or it looks like an id, and more than 10 ids were seen on 10 paths each, like session ids. Then every
-  page is fetched with one value only. The same holds for an id as the first segment of the path. Price: a site that
-  gives each of its users ten pages, distinguished by an id in the query alone.
+  first; or it looks like an id, and more than 10 ids were seen on 10 paths each, like session ids; or it has the name
+  of a session or of a time stamp against caches, and such a value. Then every page is fetched with one value only. The
+  same holds for an id as the first segment of the path. Price: a site that gives each of its users ten pages,
+  distinguished by an id in the query alone; pages that differ by an id of letters and digits called "sid".
 - trap_hosts: hosts of one registered domain, more than `max_hosts_per_domain`. Price: the users' sites of a big
   provider beyond that number, until the next cycle.
-- soft_404: pages that say "not found" with status 200 (`soft404`), and the same payload under more than three URLs of a
-  host. Price: none in text, since equal pages are dropped later anyway; the links of the fourth copy are those of the
-  first.
+- soft_404: pages that say "not found" with status 200 (`soft404`).
+- duplicate: the payload of another page of the host in this crawl. It is stored as a reference to that one, and from
+  the fourth copy on its links do not count. Price: none in text, since equal pages are dropped later anyway; the links
+  of the fourth copy are those of the first.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from tasks.formats.domain import Link
 from tasks.formats.url import authority, is_trap
+from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.dates import date_page
+from tasks.stages.crawl.page.reading import DUPLICATE, Noted
 from tasks.stages.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404
 
 TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})
@@ -39,6 +46,7 @@ TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session",
 
 FIRST_YEAR = 1990
 MAX_DATES = 500
+MAX_BARE_DATES = 40
 MAX_COPIES = 3
 NEW_VALUES = 10
 _SEEN_DATES = 3
@@ -49,6 +57,20 @@ _STORED_PER_PAGE = 40
 
 _TOKEN = re.compile(r"(?=(?:\D*\d){4})[0-9A-Za-z_.~-]{16,}|1[5-9]\d{8}(?:\d{3})?|\(S\(\w{24}\)\)")
 
+# Names under which sessions and time stamps are carried along, and their values. "sid=1234" may be a story.
+_VISIT = re.compile(
+    r"(?:(?:php|j|asp|cf)?_?sess(?:ion)?(?:_?id|_?key|_?token)?|sid|s_?id|visit(?:or)?_?id)=(?=[a-z_-]*\d)(?!\d{1,9}$)"
+    r"[0-9a-z_-]{6,}|(?:_|_?ts|_?t_?stamp|time_?stamp|nocache|no_cache|cache_?bust(?:er)?|cb|rnd|rand(?:om)?)="
+    r"(?:1[5-9]\d{8}(?:\d{3})?|0?\.\d{6,})",
+    re.I,
+)
+# What the titles of a calendar's pages differ by.
+_DATE_WORDS = re.compile(
+    r"\d+(?:st|nd|rd|th)?|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
+    r"|\b(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|nov|dec)[a-z]*\b",
+    re.I,
+)
+
 
 @dataclass(slots=True)
 class _Path:
@@ -56,6 +78,16 @@ class _Path:
     new: int = 0
     again: int = 0
     idle: dict[str, int] = field(default_factory=dict)
+    orders: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Calendar:
+    """The date pages below one path: links to them, what they have brought, and how many in a row brought nothing."""
+
+    listed: int = 0
+    brought: set[int] = field(default_factory=set)
+    bare: int = 0
 
 
 @dataclass(slots=True)
@@ -71,10 +103,11 @@ class _Host:
     refused: int = 0
     stored: int = 0
     paths: dict[str, _Path] = field(default_factory=dict)
-    dates: dict[str, int] = field(default_factory=dict)
+    dates: dict[str, _Calendar] = field(default_factory=dict)
     ids: dict[str, _Id] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     copies: dict[str, int] = field(default_factory=dict)
+    originals: dict[str, Earlier] = field(default_factory=dict)
     first: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -110,8 +143,8 @@ class Traps:
             host.refused += 1
         return reason
 
-    def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = MAX_TEXT) -> str:
-        """Records a page with status 200; returns "soft_404" if it is an error page, else "".
+    def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = MAX_TEXT) -> Noted:
+        """Records a page; returns whether it is an error page or the copy of another one.
 
         Not called for pages that only a browser can show: their empty shell is the same at every URL.
 
@@ -122,14 +155,47 @@ class Traps:
             text_chars: see `Page.text_chars`.
         """
         host = self._hosts.setdefault(authority(url), _Host())
+        copies = 0
         if payload_digest:
             copies = host.copies.get(payload_digest, 0) + 1
             if copies > 1 or self._store(host):
                 host.copies[payload_digest] = copies
             self._vote(host, url, payload_digest)
-            if copies > MAX_COPIES:
-                return SOFT_404
-        return SOFT_404 if is_soft_404(title, text_chars) else ""
+        if is_soft_404(title, text_chars):
+            return Noted(SOFT_404, follow=False)
+        same = copies > MAX_COPIES or self.original(url, payload_digest) is not None
+        return Noted(DUPLICATE if same else "", follow=copies <= MAX_COPIES)
+
+    def keep(self, capture: Earlier) -> None:
+        """Records the full capture of a page, to which later pages with its payload refer."""
+        host = self._hosts.setdefault(authority(capture.url), _Host())
+        if capture.payload_digest not in host.originals and self._store(host):
+            host.originals[capture.payload_digest] = capture
+
+    def original(self, url: str, payload_digest: str) -> Earlier | None:
+        """Returns the capture of another page of the host with the same payload, or None."""
+        host = self._hosts.get(authority(url))
+        found = host.originals.get(payload_digest) if host else None
+        return found if found and found.url != url else None
+
+    def learn(self, url: str, title: str, links: Iterable[Link]) -> None:
+        """Records what a page brings; only date pages matter: a calendar whose pages bring nothing has no end."""
+        name = authority(url)
+        host = self._hosts.get(name)
+        path, fields = _split(url)
+        year, below = date_page(path, fields, self._this_year)
+        calendar = host.dates.get(below) if host and year else None
+        if host is None or calendar is None:
+            return
+        brought = {hash(_DATE_WORDS.sub("", title))}
+        brought.update(hash(to.url) for to in links if to.host != name or self._below(to.url) != below)
+        fresh = brought - calendar.brought
+        calendar.bare = 0 if fresh else calendar.bare + 1
+        calendar.brought.update(one for one in fresh if self._store(host))
+
+    def _below(self, url: str) -> str | None:
+        year, below = date_page(*_split(url), self._this_year)
+        return below if year else None
 
     def scores(self) -> dict[str, int]:
         """Returns for each host how many links were refused, where any were."""
@@ -138,8 +204,7 @@ class Traps:
     def _judged(self, host: _Host, url: str) -> str:
         if is_trap(url):
             return "trap_path"
-        path, mark, query = url.split("/", 3)[3].partition("?")
-        fields = query.split("&") if mark else []
+        path, fields = _split(url)
         if self._is_calendar(host, path, fields):
             return "trap_calendar"
         if self._is_visit(host, path, fields):
@@ -150,19 +215,23 @@ class Traps:
         year, below = date_page(path, fields, self._this_year)
         if not year:
             return False
-        seen = host.dates.get(below, 0)
+        calendar = host.dates.get(below)
+        seen = calendar.listed if calendar else 0
         if not FIRST_YEAR <= year <= self._this_year + 1:
             return seen >= _SEEN_DATES
-        if seen >= MAX_DATES:
+        if seen >= MAX_DATES or (calendar and calendar.bare >= MAX_BARE_DATES):
             return True
-        if seen or self._store(host):
-            host.dates[below] = seen + 1
+        if calendar is None and self._store(host):
+            calendar = host.dates[below] = _Calendar()
+        if calendar is not None:
+            calendar.listed += 1
         return False
 
     def _is_visit(self, host: _Host, path: str, fields: list[str]) -> bool:
         known = host.paths.get(path)
         idle = known.idle if known else {}
-        dropped = [name for name, value in _pairs(fields) if idle.get(name, 0) >= _IDLE_VOTES]
+        dropped = [name for name, _ in _pairs(fields) if idle.get(name, 0) >= _IDLE_VOTES]
+        dropped += [entry.partition("=")[0] for entry in fields if _VISIT.fullmatch(entry)]
         segment, _, rest = path.partition("/")
         kept_path = path
         for name, value in _pairs(fields):
@@ -200,6 +269,11 @@ class Traps:
             if not self._store(host):
                 return True
             known = host.paths[path] = _Path()
+        order = hash(tuple(sorted(fields, key=_name)))
+        if order in known.orders:
+            return True
+        if len(fields) > 1 and self._store(host):
+            known.orders.add(order)
         fresh = [value for value in map(hash, fields) if value not in known.values]
         limit = self._config.max_queries_per_path
         # One field alone is not a combination: "title=A" is a page even where "title=A&action=edit" came first.
@@ -233,6 +307,17 @@ class Traps:
         """Reserves an entry in a host's memory; returns False when it is full."""
         host.stored += host.stored < self._room
         return host.stored < self._room
+
+
+def _split(url: str) -> tuple[str, list[str]]:
+    """Returns path and query fields of a canonical URL, the path without its first slash."""
+    path, mark, query = url.split("/", 3)[3].partition("?")
+    return path, query.split("&") if mark else []
+
+
+def _name(entry: str) -> str:
+    # Fields of one name stay in their order: sorting is stable.
+    return entry.partition("=")[0]
 
 
 def _pairs(fields: list[str]) -> Iterator[tuple[str, str]]:

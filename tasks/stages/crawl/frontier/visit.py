@@ -11,9 +11,11 @@ from tasks.core.part import POISON
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import Link, link
 from tasks.formats.url import authority, key, origin_of
-from tasks.stages.crawl.candidate import Candidate
+from tasks.formats.warc.record import PAGE_STATUSES
+from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import (
+    DUPLICATE,
     GONE,
     NOT_MODIFIED,
     REDIRECT_PERMANENT,
@@ -23,11 +25,13 @@ from tasks.stages.crawl.db.fetchlog import (
     Outcome,
 )
 from tasks.stages.crawl.frontier.queues import Visit
+from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules
 from tasks.stages.crawl.http.address import refusal
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
 from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
@@ -36,6 +40,8 @@ from tasks.stages.crawl.storage.segment import Segment
 log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
+CUT_TRIES = 2
+"""A body that is cut off twice is kept as it is: the server says a wrong length."""
 PAYMENT = "payment_required"
 """An answer (402), not a failure: the page is not to be had without a contract."""
 
@@ -51,6 +57,7 @@ class Visitor:
         politeness: the hosts' clocks.
         rules: robots.txt and tdmrep.json by origin.
         reader: reads what came.
+        traps: knows the first page with the bytes of another.
         segment: takes captures.
         policy: whom not to ask.
         done: called once per URL with its outcome.
@@ -63,6 +70,7 @@ class Visitor:
         politeness: Politeness,
         rules: HostRules,
         reader: Reader,
+        traps: Traps,
         segment: Segment,
         policy: Policy,
         done: Callable[[Candidate, Outcome], None],
@@ -72,6 +80,7 @@ class Visitor:
         self._politeness = politeness
         self._rules = rules
         self._reader = reader
+        self._traps = traps
         self._segment = segment
         self._policy = policy
         self._grants = Grants(config.allow_hosts)
@@ -106,11 +115,14 @@ class Visitor:
                     wanted=self._reader.worth,
                     # Header and meta element may override the site's file: the whole page is needed.
                     headers={} if reserved else _conditions(candidate),
+                    keep_cut=True,
                 )
         except FetchError as error:
             if error.reason == HOST_DENIED:  # denied while it waited
                 return self._end(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error), None)
+        if answer.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
+            return self._failed(host, candidate, "protocol", "the connection ends within the body", None)
         if answer.status in (429, 503):
             pause = retry_after(answer.header("retry-after"))
             return self._failed(host, candidate, f"http_{answer.status}", "", pause, answer.status)
@@ -126,7 +138,7 @@ class Visitor:
 
     def replay(self, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
-        if outcome.http_status == 200 and outcome.reason != "mime":
+        if outcome.http_status in PAGE_STATUSES and outcome.reason != "mime":
             self._known_sites.add(origin_of(outcome.url))
 
     def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
@@ -171,15 +183,21 @@ class Visitor:
         if answer.status == 304 and candidate.earlier is not None and not reserved:
             if refused := self._reader.refused_by_headers(answer):
                 return outcome._replace(reason=refused)
-            return self._revisited(candidate, answer, outcome)
+            return self._revisited(candidate, candidate.earlier, answer, outcome)
         if 300 <= answer.status < 400:
             return _redirected(candidate, answer, outcome)
         if answer.status >= 500 or answer.status == 408:
             return outcome._replace(status=RETRY)
         if answer.status == 402:
             return outcome._replace(reason=PAYMENT)
-        if answer.status != 200:
-            return outcome
+        return await self._read(candidate, answer, outcome, reserved) if answer.status in PAGE_STATUSES else outcome
+
+    async def _read(self, candidate: Candidate, answer: Answer, outcome: Outcome, reserved: bool) -> Outcome:
+        """Returns what a page is; writes it to the segment if it is kept."""
+        if answer.truncated == "disconnect":
+            outcome = outcome._replace(etag="", last_modified="")  # these are of the whole body
+        if answer.refresh and (target := canonical(answer.refresh, candidate.url)):
+            outcome = outcome._replace(redirect=target)
         if not self._reader.worth(answer.status, answer.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
@@ -190,13 +208,29 @@ class Visitor:
             lastmods=read.lastmods,
             kind=read.kind,
             canonical=read.canonical,
+            title=read.title,
             terms=also(outcome.terms, page=read.terms),
+            unread=read.unread,
         )
-        if read.reason:
+        return outcome if read.reason not in ("", SAME) else self._stored(candidate, answer, outcome, read.render)
+
+    def _stored(self, candidate: Candidate, answer: Answer, outcome: Outcome, render: bool) -> Outcome:
+        """Writes a page to the segment: in full, or as a reference to a capture with the same bytes."""
+        digest = answer.payload_digest
+        if candidate.earlier and candidate.earlier.payload_digest == digest:
+            unchanged = outcome._replace(status=NOT_MODIFIED, reason="")
+            return self._segment.revisit(candidate, candidate.earlier, answer, unchanged)
+        if outcome.reason:
+            return self._duplicate(candidate, answer, outcome, digest)
+        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=render))
+
+    def _duplicate(self, candidate: Candidate, answer: Answer, outcome: Outcome, digest: str) -> Outcome:
+        """Returns what becomes of a page with the bytes of another one: a revisit record of that one."""
+        original = self._traps.original(candidate.url, digest)
+        if original is None:
             return outcome
-        if candidate.earlier and candidate.earlier.payload_digest == answer.payload_digest:
-            return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
-        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
+        same = outcome._replace(status=DUPLICATE, error=f"the same bytes as {original.url}"[:500])
+        return self._segment.revisit(candidate, original, answer, same)
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site, as links of its first fetched page."""
@@ -206,7 +240,7 @@ class Visitor:
         self._known_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
-    def _revisited(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
+    def _revisited(self, candidate: Candidate, earlier: Earlier, answer: Answer, outcome: Outcome) -> Outcome:
         # A 304 may omit the validators; those we sent are still valid.
         known = outcome._replace(
             status=NOT_MODIFIED,
@@ -214,7 +248,7 @@ class Visitor:
             etag=outcome.etag or candidate.etag,
             last_modified=outcome.last_modified or candidate.last_modified,
         )
-        return self._segment.revisit(candidate, answer, known)
+        return self._segment.revisit(candidate, earlier, answer, known)
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:

@@ -1,5 +1,6 @@
-"""Progress of a running fetch: periodic log lines and live metrics in MLflow."""
+"""Progress of a running fetch: periodic log lines, live metrics in MLflow, and the alert of pages without links."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -7,6 +8,9 @@ from collections.abc import Callable
 from tasks.core.stage import Output
 from tasks.stages.crawl.db.fetchlog import CAPTURED, Outcome
 from tasks.stages.crawl.hosts.politeness import Politeness
+
+# Whose lines the operators send as alerts.
+alerts = logging.getLogger("sluice.alerts")
 
 _EVERY_S = 1.0
 _METRICS_EVERY_S = 15.0
@@ -21,6 +25,7 @@ class Watch:
         fetched: URLs tried by this attempt.
         errors: URLs without a page, by reason.
         hosts: that were tried.
+        unread: pages whose links could not be read.
     """
 
     def __init__(self, output: Output) -> None:
@@ -31,6 +36,7 @@ class Watch:
         self.fetched = 0
         self.errors: Counter[str] = Counter()
         self.hosts: set[str] = set()
+        self.unread = 0
 
     @property
     def rate(self) -> float:
@@ -40,6 +46,8 @@ class Watch:
     def count(self, outcome: Outcome) -> None:
         """Takes in one outcome."""
         self.hosts.add(outcome.host)
+        if outcome.unread:
+            self._note_unread(outcome)
         if outcome.status in CAPTURED:
             self.captured += 1
         elif outcome.reason != "redirect":
@@ -67,7 +75,22 @@ class Watch:
         if now - self._sent > _METRICS_EVERY_S:
             self._sent = now
             live = {"live.urls_per_s": self.rate, "live.pages": self.captured, "live.waiting": urls}
-            self._output.log_metrics(spent, {**live, "live.errors": self.errors.total(), "live.hosts_waiting": hosts})
+            self._output.log_metrics(
+                spent,
+                {
+                    **live,
+                    "live.errors": self.errors.total(),
+                    "live.hosts_waiting": hosts,
+                    "live.links_unread": self.unread,
+                },
+            )
+
+    def _note_unread(self, outcome: Outcome) -> None:
+        self.unread += 1
+        # The 1st, the 10th, the 100th: an alert tells of a change for the worse.
+        if self.unread == 10 ** (len(str(self.unread)) - 1):
+            text = "[%s] alert: links_unread at page %d kept without its links, %s: %s"
+            alerts.warning(text, self._output.address, self.unread, outcome.url, outcome.unread)
 
     def finish(self, spent: int) -> None:
         """Reports the end of the fetch."""

@@ -25,11 +25,15 @@ from tasks.stages.crawl.http.dial import LookUpError
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.grants import Grants
-from tasks.stages.crawl.http.response import Headers, ProtocolError, Response, Wanted
+from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolError, Response, Truncated, Wanted
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
 
 VERSION = "0.1"
+# Seconds, and an address that may be written without "url=" and in quotes.
+_REFRESH = re.compile(r"""\s*[\d.]+(?:\s*[;,]|\s)\s*(?:url\s*=\s*)?(?:"([^"]+)|'([^']+)|([^"'\s].*))""", re.I)
 _CONTROL = re.compile(r"[\0\r\n]")
+# How a connection breaks.
+_BROKEN = (DisconnectError, ConnectionError, ssl.SSLEOFError)
 # Placeholder for a value that must not be stored.
 _REDACTED = "[redacted]"
 # The first that fits; what breaks later than in opening a connection is "protocol".
@@ -51,7 +55,7 @@ class Answer:
         reason: the words behind it.
         headers: in the order received, latin-1.
         body: entity body without transfer coding, with content coding; b"" when it was not requested.
-        truncated: the body was longer than allowed.
+        truncated: why the body is not whole, or "".
         address: the IP address that answered.
         request: the request as sent, without the values of credentials.
         seconds: from the beginning, a new connection included, to the last byte.
@@ -61,7 +65,7 @@ class Answer:
     reason: str
     headers: Headers
     body: bytes
-    truncated: bool
+    truncated: Truncated
     address: str
     request: bytes
     seconds: float
@@ -70,6 +74,12 @@ class Answer:
         """Returns the first header called `name` (lower case), or None."""
         values = self._by_name.get(name)
         return values[0] if values else None
+
+    @property
+    def refresh(self) -> str | None:
+        """Where the header Refresh leads (HTML Living Standard, 4.2.5.3 "Pragma directives"), or None."""
+        found = _REFRESH.match(self.header("refresh") or "")
+        return found[1] or found[2] or found[3] if found else None
 
     @property
     def location(self) -> str | None:
@@ -168,6 +178,7 @@ class Client:
         wanted: Wanted | None = None,
         headers: Mapping[str, str] | None = None,
         anonymous: bool = False,
+        keep_cut: bool = False,
     ) -> Answer:
         """Requests a canonical URL.
 
@@ -177,6 +188,7 @@ class Client:
             wanted: returns by status and headers how many bytes to read instead; 0 for none.
             headers: further request headers (conditional requests).
             anonymous: without the settings of the hosts file: another host has chosen this URL.
+            keep_cut: a body is worth having though the connection breaks within it.
 
         Raises:
             FetchError: no usable answer.
@@ -190,7 +202,7 @@ class Client:
         sent = Sent() if anonymous else self._policy.sent_to(url)
         try:
             request = _Request(url, {**self._headers, **sent.headers, **(headers or {})}, sent.secret)
-            return await self._exchange(request, Response(limit, wanted))
+            return await self._exchange(request, Response(limit, wanted), keep_cut)
         except (ProtocolError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
 
@@ -211,7 +223,7 @@ class Client:
             return ""  # the request itself raises the reason
         return answers[0]["host"] if answers else ""
 
-    async def _exchange(self, request: "_Request", response: Response) -> Answer:
+    async def _exchange(self, request: "_Request", response: Response, keep_cut: bool) -> Answer:
         _, pool = self._open()
         start, kept = time.monotonic(), True
         async with asyncio.timeout(self._config.timeout_s) as limit:
@@ -222,7 +234,9 @@ class Client:
                 await self._wait(connection.peer, clock)
                 try:
                     await connection.ask(request.sent, response, clock)
-                except (ProtocolError, OSError):
+                except (ProtocolError, OSError) as error:
+                    if keep_cut and isinstance(error, _BROKEN) and response.cut():
+                        break
                     # A server may close a kept connection at any time (RFC 9112, 9.3.1); it has not taken the request.
                     if not kept or response.begun:
                         raise

@@ -4,17 +4,21 @@ No I/O: reads bytes, returns a response or raises ProtocolError. Accepts what cu
 before a colon, lone CR within a value (a blank takes its place: RFC 9112, 2.2), folded lines, control characters, a
 repeated equal length, bytes behind the body. Responses with an ambiguous end are refused, though curl reads some of
 them: two different lengths, a length and chunks at once, a length that is not a number; so are NUL, lines without a
-colon, and other transfer codings than chunks.
+colon, and other transfer codings than chunks. Where the connection ends within a body, as much of it is returned as
+came.
 """
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 Headers = tuple[tuple[str, str], ...]
 Wanted = Callable[[int, Headers], int]
 
 # curl takes fields of 100 KiB and, since 8.6, 5,000 of them in 300 KiB. 1xx answers come once or twice, if at all.
 MAX_FIELD, MAX_FIELDS, MAX_HEAD, MAX_INTERIM = 100 << 10, 5000, 512 << 10, 16
+Truncated = Literal["", "length", "disconnect"]
+"""Why a body is not whole, in the words of WARC-Truncated: longer than is taken, or the connection ended within it."""
 MAX_UNWANTED = 16 << 10
 """Unwanted bodies up to this size are read to their end, which keeps the connection; above, it is closed."""
 
@@ -28,12 +32,19 @@ _END = re.compile(rb"\n\r*\n")
 _STATUS = re.compile(r"HTTP/(1\.[01]|2(?:\.0)?) +([1-9]\d\d)(?!\d)[ \t]*(.*)", re.I | re.ASCII)
 _LENGTH = re.compile(r"\d{1,18}", re.ASCII)
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?\r?\n")
+# What lies between commas outside quoted strings.
+_PART = re.compile(r'(?:[^",]|"[^"]*(?:"|$))+')
+_TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+[ \t]*(?:;|$)", re.ASCII)
 _FRAMING = ("content-length", "transfer-encoding", "connection")
 _WITHOUT_BODY = (204, 304)
 
 
 class ProtocolError(Exception):
     """The bytes are no response, or none with a clear end."""
+
+
+class DisconnectError(ProtocolError):
+    """The connection ends too early."""
 
 
 class Response:
@@ -49,7 +60,7 @@ class Response:
         headers: in the order received, latin-1.
         begun: bytes have been received.
         done: it is complete, or as much of it is here as is taken.
-        truncated: the body is longer than the limit.
+        truncated: why the body is not whole, or "".
         size: bytes of body received.
         reusable: the connection may be used for another request.
     """
@@ -58,7 +69,8 @@ class Response:
         self.status = 0
         self.reason = ""
         self.headers: Headers = ()
-        self.begun = self.done = self.truncated = self.reusable = False
+        self.begun = self.done = self.reusable = False
+        self.truncated: Truncated = ""
         self._limit = self._usual = limit
         self._wanted = wanted
         self._keep = True
@@ -86,8 +98,18 @@ class Response:
         """Handles the end of the connection; raises ProtocolError where it is too early."""
         self.reusable = False
         if not self.done and self._feed is not Response._feed_rest:
-            raise ProtocolError("the connection ends " + ("within the body" if self.status else "before the head does"))
+            raise DisconnectError(
+                "the connection ends " + ("within the body" if self.status else "before the head does")
+            )
         self.done = True
+
+    def cut(self) -> bool:
+        """Ends the response where the connection has broken; returns whether a part of its body is here."""
+        self.reusable = False
+        if not self.status or not self.size or not self._keep or self.done:
+            return False
+        self.done, self.truncated = True, "disconnect"
+        return True
 
     def _feed_head(self, data: bytes) -> None:
         looked = max(self._buffer.rfind(b"\n"), 0)
@@ -124,7 +146,7 @@ class Response:
         if not self._limit and self._wanted is not None:
             self._keep, self._limit = False, min(self._usual, MAX_UNWANTED)
             if length is not None and length > self._limit:
-                self.done = self.truncated = True
+                self.done, self.truncated = True, "length"
                 self.reusable = False
         if chunked:
             self._feed = Response._feed_chunks
@@ -151,7 +173,7 @@ class Response:
         self._body.append(data)
         self.size += len(data)
         if self.size > self._limit:
-            self.done = self.truncated = True
+            self.done, self.truncated = True, "length"
             self.reusable = False
 
     def _feed_chunks(self, data: bytes) -> None:
@@ -195,6 +217,19 @@ class Response:
         if found is not None:
             self.done = True
             self.reusable = self.reusable and found.end() == len(self._buffer)
+
+
+def content_type(headers: Headers) -> str:
+    """Returns the value of Content-Type that counts: of several, in one field or in many, the last that names a type.
+
+    As browsers do (Fetch Standard, 3.5 "extract a MIME type"). "" where there is none.
+
+    >>> content_type((("Content-Type", "text/plain"), ("content-type", "*/*, text/html; charset=x")))
+    'text/html; charset=x'
+    """
+    named = [value for name, value in headers if name.lower() == "content-type"]
+    every = [part.strip() for value in named for part in _PART.findall(value)]
+    return next((part for part in reversed(every) if _TYPE.match(part)), every[-1] if every else "")
 
 
 def parse_head(head: bytes) -> tuple[str, int, str, Headers]:

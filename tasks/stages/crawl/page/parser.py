@@ -4,14 +4,19 @@ Run as `python -m tasks.stages.crawl.page.parser` it is that child. The parser's
 (`defuse`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
 takes 0.5 s, of 256 KiB 4 s, of a few MB minutes. Nearly all real pages are small, so the price of the child, some 1 ms
 a page, is rarely paid.
+
+What a page may take is counted in CPU time of the child, so a busy machine loses no links. The clock counts only for a
+child that stands still.
 """
 
 import asyncio
 import pickle
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 from selectolax.lexbor import SelectolaxError
 
 from tasks.core import child_process
@@ -26,7 +31,10 @@ _WINDOW = 8192
 _CHILDREN = 2
 ROOM = 224 << 20
 """Bytes of address space that a child may allocate after its start."""
-_START_S = 60.0
+CPU_S = 5.0
+_ENDED = "the process that read it has ended"
+_STILL_S = 300.0
+"""Seconds after which a child that has taken no CPU time meanwhile counts as stuck."""
 
 
 class Parser:
@@ -34,12 +42,12 @@ class Parser:
 
     Args:
         agent: our product token.
-        timeout_s: seconds one large page may take.
+        cpu_s: CPU seconds that one large page may take; by default CPU_S.
     """
 
-    def __init__(self, agent: str, timeout_s: float = 5.0) -> None:
+    def __init__(self, agent: str, cpu_s: float | None = None) -> None:
         self._agent = agent
-        self._timeout_s = timeout_s
+        self._cpu_s = CPU_S if cpu_s is None else cpu_s
         self._idle: list[asyncio.subprocess.Process] = []
         self._turns = asyncio.Semaphore(_CHILDREN)
 
@@ -61,11 +69,12 @@ class Parser:
             child = None
             try:
                 child = self._idle.pop() if self._idle else await _started()
-                answer: Page | str = await asyncio.wait_for(_ask(child, question), self._timeout_s)
+                answer: Page | str = await _answer_of(child, (self._cpu_s, question))
             except TimeoutError:
-                answer = f"it takes more than {self._timeout_s:g} s"
+                answer = f"the process that reads it has stood still for {_STILL_S:g} s"
             except EOFError:
-                answer = "the process that read it has ended"
+                over = child is not None and await child.wait() == -signal.SIGPROF
+                answer = f"it takes more than {self._cpu_s:g} CPU seconds" if over else _ENDED
             except OSError as error:
                 answer = f"the process that reads pages does not work ({error})"
             except BaseException:
@@ -117,10 +126,10 @@ async def _started() -> asyncio.subprocess.Process:
     )
     try:
         # The start of the child must not count against the page.
-        await asyncio.wait_for(_ask(child, None), _START_S)
+        await _answer_of(child, None)
     except TimeoutError:
         await _end(child)
-        raise OSError(f"it does not start within {_START_S:g} s") from None
+        raise OSError(f"it stands still for {_STILL_S:g} s at its start") from None
     except BaseException:
         await _end(child)
         raise
@@ -132,6 +141,33 @@ async def _end(child: asyncio.subprocess.Process | None) -> None:
         if child.returncode is None:
             child.kill()
         await child.wait()
+
+
+async def _answer_of(child: asyncio.subprocess.Process, question: Any) -> Any:
+    """Returns the answer of a child, however long it takes while the child is at work.
+
+    Raises:
+        TimeoutError: the child has taken no CPU time for `_STILL_S`.
+        EOFError: it has ended.
+    """
+    asking = asyncio.ensure_future(_ask(child, question))
+    try:
+        taken = _cpu_time(child.pid)
+        while not (await asyncio.wait({asking}, timeout=_STILL_S))[0]:
+            before, taken = taken, _cpu_time(child.pid)
+            if taken == before:
+                raise TimeoutError
+        return asking.result()
+    finally:
+        asking.cancel()
+
+
+def _cpu_time(pid: int) -> float:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0  # it has ended, and its pipe will say so
+    return float(times.user + times.system)
 
 
 async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
@@ -147,8 +183,17 @@ def _serve() -> None:
     with child_process.parent() as parent:
         child_process.limit_memory(ROOM)
         for question in parent.questions():
-            parent.answer(pickle.dumps(None if question is None else _read(*question)))
+            parent.answer(pickle.dumps(None if question is None else _read_within(*question)))
             parent.flush()
+
+
+def _read_within(cpu_s: float, question: tuple[Any, ...]) -> Page | str:
+    """Reads a page; ends this process if that takes more CPU time."""
+    child_process.limit_cpu(cpu_s)
+    try:
+        return _read(*question)
+    finally:
+        child_process.limit_cpu(0)
 
 
 if __name__ == "__main__":

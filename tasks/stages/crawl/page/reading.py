@@ -1,4 +1,4 @@
-"""Reading of a response with status 200: its type, whether it may be kept, and its links.
+"""Reading of a response with a page (status 200 or 203): its type, whether it may be kept, and its links.
 
 HTML pages, sitemaps and feeds are parsed; of everything else only the headers count. A parser error does not fail the
 fetch: the page is kept without links, and the log has the error.
@@ -10,24 +10,25 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from tasks.formats.content_encoding import Unpacked, decode
 from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.robots.tag import Directives, directives
 from tasks.formats.scope import Scope
 from tasks.formats.url import authority
+from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.http.response import Headers
+from tasks.stages.crawl.http.response import Headers, content_type
 from tasks.stages.crawl.page.feed import MAX_BYTES as FEED_BYTES
 from tasks.stages.crawl.page.feed import read_feed
-from tasks.stages.crawl.page.links import Page, refusals
+from tasks.stages.crawl.page.links import TEXT_ENOUGH, Page, refusals
 from tasks.stages.crawl.page.optout import opted_out
 from tasks.stages.crawl.page.parser import Parser, why
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, Entry, read_sitemap
-from tasks.stages.crawl.page.soft404 import SOFT_404
 from tasks.stages.crawl.page.spa import needs_browser
 
 log = logging.getLogger("sluice.crawl")
@@ -41,8 +42,19 @@ _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]+)", re.I)
 # Clocks differ, and a date without a zone counts as UTC; dates further in the future are ignored.
 _AHEAD = timedelta(days=1)
 
-NoteCopy = Callable[[str, str, str, int], str]
-"""Receives (URL, payload digest, title, characters of text) of a page; returns a reason to reject it, or ""."""
+DUPLICATE = "duplicate"
+"""Reason of a page with the bytes of another one of its host: a revisit record names that one."""
+
+
+class Noted(NamedTuple):
+    """What the pages before say about a page: a reason not to store it in full, or "", and whether its links count."""
+
+    reason: str = ""
+    follow: bool = True
+
+
+NoteCopy = Callable[[str, str, str, int], Noted]
+"""Receives (URL, payload digest, title, characters of text) of a page."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,8 @@ class Reading:
         canonical: the page's rel="canonical" link, or "".
         render: whether it takes a browser to show its text.
         terms: the page's own terms of use, as (name, value).
+        unread: why the links could not be read, or "".
+        title: see `Page.title`.
     """
 
     reason: str = ""
@@ -66,6 +80,8 @@ class Reading:
     canonical: str = ""
     render: bool = False
     terms: tuple[tuple[str, str], ...] = ()
+    unread: str = ""
+    title: str = ""
 
 
 class Reader:
@@ -102,7 +118,7 @@ class Reader:
     def worth(self, status: int, headers: Headers) -> int:
         """Returns by status and headers how many bytes of a body are worth taking, 0 for none."""
         mime = mime_of(headers)
-        if status != 200 or mime not in self._wanted:
+        if status not in PAGE_STATUSES or mime not in self._wanted:
             return 0
         most = self._config.max_body_bytes
         # Sitemaps may be as long as their protocol allows, which is more than pages may.
@@ -121,7 +137,8 @@ class Reader:
         if mime in _HTML:
             return await self._page(url, answer, from_headers, reserved)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
-            return Reading(self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved))
+            refused = self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved)
+            return Reading(refused or self._note(url, answer.payload_digest, "", TEXT_ENOUGH).reason)
         # Large ones take a second and 100 MB: not on the event loop, and one at a time.
         async with self._one_list:
             return await asyncio.to_thread(self._list, url, answer)
@@ -135,7 +152,7 @@ class Reader:
         html = self._decoded(answer, self._config.max_body_bytes)
         page = Page(noindex=from_headers.noindex)
         if html:
-            charset = _CHARSET.search(answer.header("content-type") or "")
+            charset = _CHARSET.search(content_type(answer.headers))
             page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
         if page.unread:
             _tell(url, page.unread)
@@ -143,15 +160,16 @@ class Reader:
         refused = self._refused(answer, from_headers, page, reserved)
         # All pages of a single-page application have the same shell, but are not copies.
         if not refused and not render:
-            refused = self._note(url, answer.payload_digest, page.title, page.text_chars)
-        if refused == SOFT_404:
-            return Reading(refused, terms=page.terms)
+            refused, follow = self._note(url, answer.payload_digest, page.title, page.text_chars)
+            if not follow:
+                return Reading(refused, terms=page.terms, unread=page.unread)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
         named = page.canonical if page.canonical != url else ""
         links += self._covered([named] if named else ())
         outlinks = tuple(dict.fromkeys(links))
-        return Reading(refused, PAGE, outlinks, canonical=named, render=render and not refused, terms=page.terms)
+        render = render and not refused
+        return Reading(refused, PAGE, outlinks, (), named, render, page.terms, page.unread, page.title)
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""
@@ -195,7 +213,7 @@ class Reader:
             body = b""
         page = refusals(body, self._config.user_agent, from_headers, reason)
         refused = self._refused(answer, from_headers, page, reserved)
-        return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms)
+        return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
 
     def _decoded(self, answer: Answer, limit: int) -> bytes:
         return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
@@ -207,5 +225,4 @@ def _tell(url: str, reason: str) -> None:
 
 def mime_of(headers: Headers) -> str:
     """Returns the content type without its parameters, in lower case; "" where there is none."""
-    value = next((value for name, value in headers if name.lower() == "content-type"), "")
-    return value.partition(";")[0].strip().lower()
+    return content_type(headers).partition(";")[0].strip().lower()

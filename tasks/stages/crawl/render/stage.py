@@ -32,7 +32,7 @@ from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.render.guard import Guard
 from tasks.stages.crawl.render.queue import Waiting, queue
 
-VERSION = 2
+VERSION = 3
 
 log = logging.getLogger("sluice.crawl")
 

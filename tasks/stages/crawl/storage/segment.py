@@ -17,9 +17,9 @@ from tasks.core import parquet
 from tasks.core.artifact import PartRecord
 from tasks.core.part import POISON
 from tasks.core.stage import Output, Part
-from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import CAPTURED, LinkRows, Outcome, from_tables, to_table
+from tasks.stages.crawl.db.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, from_tables, to_table
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.buffer import Closed
 from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
@@ -66,12 +66,10 @@ class Segment:
         notes = _notes(candidate, answer, outcome)
         return self._placed(outcome, self._warc().capture(outcome.url, fetched_at, answer, notes))
 
-    def revisit(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-        """Writes a revisit record to the open file; returns the outcome with its place."""
-        if candidate.earlier is None:
-            raise ValueError(f"{candidate.url} was never captured before")
+    def revisit(self, candidate: Candidate, earlier: Earlier, answer: Answer, outcome: Outcome) -> Outcome:
+        """Writes a revisit record of an earlier capture to the open file; returns the outcome with its place."""
         fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
-        written = self._warc().revisit(outcome.url, fetched_at, answer, candidate.earlier, notes)
+        written = self._warc().revisit(outcome.url, fetched_at, answer, earlier, notes)
         return self._placed(outcome, written)
 
     def note(self, outcome: Outcome) -> None:
@@ -263,10 +261,14 @@ def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, 
 def account(part: Part, outcome: Outcome) -> None:
     """Enters an outcome in the account of its part: a capture, a URL set aside, or one rejected with its reason."""
     part.count_in()
+    if outcome.unread:
+        part.metric("links_unread", 1)
     if outcome.status in CAPTURED:
         part.count_out()
         part.metric("pages", 1)
         part.metric("bytes", outcome.bytes)
+        if outcome.status == DUPLICATE:
+            part.metric("duplicates", 1)
     elif outcome.reason == POISON:
         part.quarantine(outcome.url, RuntimeError(outcome.error))
     else:

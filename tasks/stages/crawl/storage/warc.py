@@ -94,7 +94,7 @@ class WarcWriter:
         """
         headers = {"WARC-Payload-Digest": answer.payload_digest}
         if answer.truncated:
-            headers["WARC-Truncated"] = "length"
+            headers["WARC-Truncated"] = answer.truncated
         return self._exchange("response", url, fetched_at, answer, headers, notes)
 
     def revisit(

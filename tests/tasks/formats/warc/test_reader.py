@@ -19,6 +19,7 @@ from fastwarc import WarcRecordType, ZstdWriter
 
 from tasks.formats.content_encoding import decode
 from tasks.formats.warc.archive import capture_at
+from tasks.formats.warc.inflated import Inflated
 from tasks.formats.warc.payload import dechunk, quick_digest
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
@@ -262,6 +263,44 @@ def test_a_file_that_lies_about_every_length_is_not_read_for_ever(monkeypatch: p
     found = read(one % (50 * len(one % 0)) * 1000)
     assert isinstance(found[-1], Damage)
     assert 10 < len(found) < 500
+
+
+class Counting(io.BytesIO):
+    """A file that counts the bytes that are read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+@pytest.mark.parametrize("length", [3000, 10**9, 10**18])
+@pytest.mark.parametrize("packed", ["plain", "gzip", "one gzip member"])
+def test_the_work_for_records_of_huge_lengths_grows_with_their_number_and_no_faster(packed: str, length: int) -> None:
+    fields = b"WARC-Type: resource\r\nWARC-Record-ID: <urn:uuid:%05d>\r\nContent-Length: %d"
+    one = b"WARC/1.1\r\n" + fields + b"\r\n\r\nhello\r\n\r\n"
+    for count in (200, 800):
+        file = Counting(PACKED[packed]([one % (number, length) for number in range(count)]))
+        found = list(read_records(file, LIMIT, ALL))
+        assert len({record.record_id for record in found if isinstance(record, Record)}) == count
+        # A few looks at each record, of 4 KiB, however many come after it.
+        assert file.count < count * 32 << 10
+
+
+def test_going_back_in_a_gzip_member_does_not_inflate_it_again() -> None:
+    content = b"".join(b"%07d\n" % number for number in range(100_000))
+    file = Counting(gzipped(content))
+    inflated = Inflated(file)
+    for at in range(0, 600_000, 4000):
+        inflated.seek(at)
+        assert inflated.read(20_000) == content[at : at + 20_000]
+    assert file.count <= len(file.getvalue())
+    # What is farther back than that is inflated again.
+    inflated.seek(len(content))
+    inflated.seek(0)
+    assert inflated.read(1000) == content[:1000]
 
 
 def test_damage_in_records_that_nobody_asked_for_is_reported_too() -> None:

@@ -230,4 +230,4 @@ def answer(body: bytes, chance: random.Random) -> Answer:
     headers = [("Content-Type", f"{mime}; charset={label}" if label else mime)] if mime or label else []
     headers += [("Content-Encoding", coding)] if coding else []
     headers += [("X-Robots-Tag", chance.choice(ROBOTS))]
-    return Answer(200, "OK", tuple(headers), body, chance.random() < 0.1, "", b"", 0.0)
+    return Answer(200, "OK", tuple(headers), body, "length" if chance.random() < 0.1 else "", "", b"", 0.0)

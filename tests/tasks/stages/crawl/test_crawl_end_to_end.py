@@ -1,6 +1,8 @@
 import io
 import itertools
+import re
 from collections import defaultdict
+from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
@@ -12,7 +14,10 @@ from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
 from tasks.run.model_lineage import refused
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.page import parser
 from tasks.stages.extract.config import ExtractConfig
+from tests.tasks.stages.crawl.test_recrawl import put
 from tests.tasks.stages.extract.made_pdf import lines, pdf
 
 
@@ -301,6 +306,104 @@ def test_a_body_that_is_too_long_is_kept_cut_and_marked(crawl):
             kept = {capture.url: capture for capture in archive.captures(file)}
     assert (kept[site.url()].truncated, len(kept[site.url()].payload)) == (True, 1024)
     assert not kept[site.url("/b")].truncated
+
+
+def revisits_of(warc):
+    """Returns the headers of the revisit records by URL."""
+    return {
+        record.rec_headers.get_header("WARC-Target-URI"): record.rec_headers
+        for file in archive.warc_files(warc)
+        for record in ArchiveIterator(io.BytesIO(warc.store.read(file.path)))
+        if record.rec_type == "revisit"
+    }
+
+
+def test_the_same_bytes_under_several_addresses_are_stored_once_and_their_links_are_followed(crawl):
+    text = "<a href=next>next</a> The same page under five names."
+    names = [f"/{name}/" for name in "abcde"]
+    pages = {"/": "".join(f"<a href={name}>{name}</a>" for name in names), "/b/next": "once"}
+    with Site({**pages, **dict.fromkeys(names, text)}) as site:
+        cycle = crawl(config_for(site))
+        log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
+        states = {url.removeprefix(site.url("")): row["status"] for url, row in cycle.urls().items()}
+        # In the next cycle the first one is unchanged, and what is the same is so still.
+        for one in cycle.crawldb:
+            put(one, "next_due", [datetime(2026, 1, 1, tzinfo=UTC)] * one.table(crawldb.URLS_FILE).num_rows)
+        second = crawl(config_for(site), version="next", previous=cycle)
+        again = {url.removeprefix(site.url("")): row["status"] for url, row in second.log().items()}
+    assert [log[name]["status"] for name in names] == ["fetch_success"] + ["fetch_duplicate"] * 4
+    assert [log[name]["reason"] for name in names] == [""] + ["duplicate"] * 4
+    assert [states[name] for name in names] == ["db_fetched"] + ["db_duplicate"] * 4
+    assert log["/b/"]["error"] == f"the same bytes as {site.url('/a/')}"
+    # Links of three: a relative one leads elsewhere from each of them.
+    assert {url for url in log if url.endswith("next")} == {"/a/next", "/b/next", "/c/next"}
+    assert captured(cycle.warc).keys() == {site.url(path) for path in ("/", "/a/", "/b/next")}
+    revisits = revisits_of(cycle.warc)
+    assert {url.removeprefix(site.url("")) for url in revisits} == set(names[1:])
+    assert {headers.get_header("WARC-Refers-To-Target-URI") for headers in revisits.values()} == {site.url("/a/")}
+    assert {headers.get_header("WARC-Refers-To") for headers in revisits.values()} == {f"<{log['/a/']['record_id']}>"}
+    assert cycle.warc.record.metrics["duplicates"] == 4
+    assert "errors.duplicate" not in cycle.warc.record.metrics
+    assert [again[name] for name in names] == ["fetch_notmodified"] + ["fetch_duplicate"] * 4
+
+
+def test_a_page_is_read_as_browsers_read_it(crawl):
+    def doubled(_):
+        response = web.Response(body=b"<a href=/behind>x</a>", headers={"Content-Type": "application/octet-stream"})
+        response.headers.add("Content-Type", "text/html")
+        return response
+
+    def changed(_):
+        return web.Response(status=203, body=b"<a href=/by-proxy>x</a>", content_type="text/html")
+
+    def refreshing(_):
+        return web.Response(body=b"wait", headers={"Refresh": "3; url=/after"}, content_type="text/html")
+
+    pages = {path: path for path in ("/behind", "/by-proxy", "/after")}
+    pages |= {"/doubled": doubled, "/203": changed, "/refresh": refreshing}
+    pages["/"] = "<a href=/doubled>a</a><a href=/203>b</a><a href=/refresh>c</a>"
+    with Site(pages) as site:
+        cycle = crawl(config_for(site))
+        assert captured(cycle.warc).keys() == {site.url(path) for path in pages}
+    log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
+    assert (log["/doubled"]["mime"], log["/203"]["http_status"]) == ("text/html", 203)
+    assert (log["/refresh"]["status"], log["/refresh"]["redirect"]) == ("fetch_success", site.url("/after"))
+    # As far from the seed as the page that leads there, like the target of any redirect.
+    assert log["/after"]["depth"] == log["/refresh"]["depth"]
+
+
+def test_a_body_that_breaks_off_twice_is_kept_and_marked(crawl):
+    async def broken(request):
+        response = web.StreamResponse(headers={"Content-Length": "999", "ETag": '"whole"', "Content-Type": "text/html"})
+        await response.prepare(request)
+        await response.write(b"<a href=/b>b</a> and then")
+        request.transport.close()
+        return response
+
+    with Site({"/": "<a href=/cut>cut</a>", "/cut": broken, "/b": "b"}) as site:
+        cycle = crawl(config_for(site))
+        assert site.paths().count("/cut") == 2
+        with cycle.warc.store.open(archive.warc_files(cycle.warc)[0].path) as file:
+            kept = {capture.url: capture for capture in archive.captures(file)}
+        row = cycle.urls()[site.url("/cut")]
+    assert (kept[site.url("/cut")].truncated, kept[site.url("/cut")].payload) == (True, b"<a href=/b>b</a> and then")
+    assert site.url("/b") in kept
+    # The server's mark is of the whole: by it the page would count as unchanged.
+    assert (row["status"], row["etag"]) == ("db_fetched", "")
+
+
+def test_a_page_that_is_kept_without_its_links_is_counted_and_an_alert(crawl, monkeypatch, caplog):
+    monkeypatch.setattr(parser, "CPU_S", 0.01)
+    endless = b"<p " + b" ".join(b"%x" % number for number in range(300_000)) + b"> text </p>"
+    with Site({"/": "<a href=/long>long</a><a href=/b>b</a>", "/long": endless, "/b": "b"}) as site:
+        cycle = crawl(config_for(site))
+    assert {url: row["unread"] for url, row in cycle.log().items() if row["unread"]} == {
+        site.url("/long"): "it takes more than 0.01 CPU seconds"
+    }
+    segments = [one.record.metrics.get("links_unread", 0.0) for one in cycle.segments]
+    assert (sum(segments), cycle.warc.record.metrics["links_unread"]) == (1, 1)
+    (alert,) = [record.getMessage() for record in caplog.records if record.name == "sluice.alerts"]
+    assert re.search(r"\[(\S+)\] alert: ((links_unread) at .+/long: it takes more .+)", alert)
 
 
 def test_a_sitemap_may_be_longer_than_a_page_may(crawl, caplog):

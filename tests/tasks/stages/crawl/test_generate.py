@@ -13,6 +13,7 @@ from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db.fetchlist import shares
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.generate import _choose
+from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.rank import RANKS, scores
 
@@ -36,9 +37,9 @@ def chosen(urls, hosts=(), ranks=(), seeds=(), policy=None, **settings):
         connection.register("previous", pa.Table.from_pylist(list(urls), schema=crawldb.URLS))
         connection.register("hosts", pa.Table.from_pylist(list(hosts), schema=crawldb.HOSTS))
         connection.register("ranks", pa.Table.from_pylist(list(ranks), schema=RANKS))
-        rows = [{"key": key(url), "url": url, "host": url.split("/")[2]} for url in seeds]
-        empty = pa.schema([("key", pa.uuid()), ("url", pa.string()), ("host", pa.string())])
-        connection.register("seeds", pa.Table.from_pylist(rows, schema=empty))
+        scores = dict(seeds) if isinstance(seeds, dict) else dict.fromkeys(seeds, 1.0)
+        rows = [{"key": key(url), "url": url, "host": url.split("/")[2], "score": scores[url]} for url in scores]
+        connection.register("seeds", pa.Table.from_pylist(rows, schema=SEEDS))
         scope = Scope(config.include_hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
         _choose(connection, config, scope, NOW, policy or Policy())
         return [url for (url,) in connection.execute("SELECT url FROM chosen ORDER BY place").fetchall()]
@@ -58,6 +59,12 @@ def test_a_host_that_others_link_to_comes_before_one_that_nobody_does():
     urls = [url_row(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
     ranks = [{"host": "b.example", "score": 8.0}, {"host": "a.example", "score": 0.5}]
     assert [url.split("/")[2][0] for url in chosen(urls, ranks=ranks)] == list("bbbaaa")
+
+
+def test_a_seed_with_a_score_of_its_own_comes_before_better_pages():
+    urls = [url_row("http://a.example/near", depth=1)]
+    seeds = {"http://a.example/low": 0.1, "http://a.example/plain": 1.0, "http://a.example/high": 40.0}
+    assert [url.rpartition("/")[2] for url in chosen(urls, seeds=seeds)] == ["high", "plain", "near", "low"]
 
 
 def test_pages_near_the_seeds_come_first_and_long_waiting_catches_up():

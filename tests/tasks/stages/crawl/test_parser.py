@@ -1,7 +1,9 @@
 import asyncio
 import contextlib
+import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +22,11 @@ MANY_ATTRIBUTES = b"<a href=/many>x</a><p " + b" ".join(b"%x" % number for numbe
 ENDLESS = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
 
 
-def read(*pages, timeout_s=20.0):
+def read(*pages, cpu_s=20.0):
     """The links of each page, or why it was not read, one after the other; and how many children wait at the end."""
 
     async def run():
-        parser = Parser("sluice", timeout_s)
+        parser = Parser("sluice", cpu_s)
         try:
             found = [await parser.read(page, "http://h/", Directives()) for page in pages]
             return [page.unread or [link.url for link in page.links] for page in found], len(parser._idle)
@@ -45,7 +47,54 @@ def test_a_small_page_with_a_very_long_tag_is_read_in_the_child():
 
 
 def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_read():
-    assert read(ENDLESS, LARGE, timeout_s=1.0) == (["it takes more than 1 s", ["http://h/large"]], 1)
+    assert read(ENDLESS, LARGE, cpu_s=1.0) == (["it takes more than 1 CPU seconds", ["http://h/large"]], 1)
+
+
+def read_by_a_stopped_child(monkeypatch, still_s, cpu_time):
+    """What becomes of two pages, where the child is stopped when it is asked for the first, as on a busy machine."""
+    ask = module._ask
+
+    async def stopping(child, question):
+        os.kill(child.pid, signal.SIGSTOP)
+        return await ask(child, question)
+
+    async def run():
+        parser = Parser("sluice")
+        try:
+            await parser.read(LARGE, "http://h/", Directives())  # the child is up
+            with monkeypatch.context() as patch:
+                patch.setattr(module, "_ask", stopping)
+                patch.setattr(module, "_STILL_S", still_s)
+                patch.setattr(module, "_cpu_time", cpu_time)
+                first = await parser.read(LARGE, "http://h/", Directives())
+            return first, await parser.read(LARGE, "http://h/", Directives())
+        finally:
+            await parser.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.timeout(60)
+def test_a_page_whose_child_gets_little_time_keeps_its_links_however_long_that_lasts(monkeypatch):
+    looks = []
+
+    def cpu_time(pid):
+        # The child has got a little time before each look; at last the machine is free again.
+        looks.append(pid)
+        if len(looks) == 20:
+            os.kill(pid, signal.SIGCONT)
+        return len(looks)
+
+    first, _ = read_by_a_stopped_child(monkeypatch, 0.01, cpu_time)
+    assert ([link.url for link in first.links], first.unread) == (["http://h/large"], "")
+    assert len(looks) >= 20
+
+
+@pytest.mark.timeout(60)
+def test_a_child_that_stands_still_is_given_up_and_the_next_page_is_read(monkeypatch):
+    first, second = read_by_a_stopped_child(monkeypatch, 0.1, module._cpu_time)
+    assert first.unread == "the process that reads it has stood still for 0.1 s"
+    assert [link.url for link in second.links] == ["http://h/large"]
 
 
 def test_a_reader_who_gives_up_does_not_leave_its_answer_to_the_next():
@@ -82,9 +131,9 @@ def test_two_large_pages_are_read_at_the_same_time():
 REFUSES = b"<meta name=robots content='noindex, noai'><!-- --><meta content=1 name='TDM-Reservation'>"
 
 
-def said(page, html, timeout_s=20.0):
+def said(page, html, cpu_s=20.0):
     async def run():
-        parser = Parser("sluice", timeout_s)
+        parser = Parser("sluice", cpu_s)
         try:
             return await parser.read(html, "http://h/", Directives(noarchive=True)), page
         finally:
@@ -96,7 +145,7 @@ def said(page, html, timeout_s=20.0):
 def test_of_a_page_that_cannot_be_read_the_source_tells_what_it_forbids():
     page = said(None, REFUSES + ENDLESS, 0.5)
     assert (page.noindex, page.noai, page.tdm, page.noarchive) == (True, True, True, True)
-    assert (page.links, page.unread) == ((), "it takes more than 0.5 s")
+    assert (page.links, page.unread) == ((), "it takes more than 0.5 CPU seconds")
 
 
 @pytest.mark.parametrize(
@@ -155,14 +204,14 @@ def child():
 
 def test_a_child_that_fails_on_a_page_says_why():
     with child() as (ask, _):
-        assert "TypeError: read_page() missing" in ask((b"<p>",))  # an argument too few
+        assert "TypeError: read_page() missing" in ask((20.0, (b"<p>",)))  # an argument too few
 
 
 @pytest.mark.parametrize("piece", [b"<p>", b"<a href=/%d>", b"<p a b c d e f g h i j k l>", b"<p>A <em>line</em>"])
 def test_a_page_of_4_mib_takes_less_than_300_mb_or_is_not_read(piece):
     html = b"".join(piece % number if b"%" in piece else piece for number in range((4 << 20) // len(piece)))
     with child() as (ask, process):
-        answer = ask((html, "http://h/", "sluice", Directives(), "utf-8"))
+        answer = ask((600.0, (html, "http://h/", "sluice", Directives(), "utf-8")))
         memory = int(re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())[1])
     assert memory < 300 << 10
     assert answer == "it takes too much memory" or not answer.unread

@@ -19,7 +19,7 @@ FORBIDS = b"<meta name=robots content='nofollow noindex'>"
 
 
 def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> Answer:
-    return Answer(200, "OK", (("Content-Type", mime), *headers), body, False, "", b"", 0.0)
+    return Answer(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
 
 
 def read(one: Answer, note=lambda *_: "", *, reserved: bool = False, **settings) -> Reading:

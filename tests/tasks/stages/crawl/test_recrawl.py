@@ -17,6 +17,7 @@ from tasks.stages.crawl.db import crawldb, duck, fetchlist, merge
 from tasks.stages.crawl.db.crawldb import DAY_S, URLS
 from tasks.stages.crawl.db.fetchlist import FETCHLIST
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
+from tasks.stages.crawl.inject import SEEDS
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(days=8)
@@ -45,6 +46,7 @@ def known(**changes):
         "warc_offset": 10,
         "captured_at": T0,
         "canonical": "",
+        "redirect": "",
         "takedown": "",
         "terms": "",
     }
@@ -60,13 +62,16 @@ def found(url, depth, lastmod=None):
     return {**row, "sources": [0], "source_hosts": [], "lastmod": lastmod}
 
 
-def merged(before=None, log=None, links=()):
+def merged(before=None, log=None, links=(), interval_s=None):
     """Returns the rows of the generation after `before`."""
     tables = {
         "previous": before or URLS.empty_table(),
         "log": log or FETCH_LOG.empty_table(),
         "links": pa.Table.from_pylist(list(links), schema=LINKS),
         "listed": FETCHLIST.empty_table(),
+        "seeds": pa.Table.from_pylist(
+            [{"key": key(URL), "url": URL, "host": "h", "score": 1.0, "interval_s": interval_s}], schema=SEEDS
+        ),
     }
     with duck.connect(".") as connection:
         for name, table in tables.items():
@@ -78,8 +83,8 @@ def merged(before=None, log=None, links=()):
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def one(before=None, log=None):
-    (row,) = merged(before, log)
+def one(before=None, log=None, **more):
+    (row,) = merged(before, log, **more)
     return row
 
 
@@ -90,6 +95,37 @@ def test_an_unchanged_page_is_looked_at_later_and_keeps_its_capture():
         assert row["interval_s"] == int(10.5 * DAY_S)
         assert row["next_due"] == T1 + timedelta(days=10.5)
     assert one(known(), tried("fetch_notmodified"))["warc_path"] == "s/warc/1"
+
+
+def test_a_redirect_to_the_same_address_is_looked_at_later_and_one_to_another_sooner():
+    def after(before, target):
+        return one(before, tried("fetch_redir_temp", reason="redirect", redirect=target))
+
+    first = after(None, "http://h/b")
+    assert (first["status"], first["redirect"]) == (crawldb.REDIRECT_TEMPORARY, "http://h/b")
+    assert first["interval_s"] == 7 * DAY_S
+    state = known(status=first["status"], redirect=first["redirect"])
+    assert after(state, "http://h/b")["interval_s"] == int(10.5 * DAY_S)
+    assert after(state, "http://h/c")["interval_s"] == int(3.5 * DAY_S)
+    assert after(known(redirect="http://h/b", interval_s=29 * DAY_S), "http://h/b")["interval_s"] == 30 * DAY_S
+    assert after(known(), "http://h/b")["interval_s"] == 7 * DAY_S
+    assert one(state, tried("fetch_retry", reason="timeout"))["redirect"] == "http://h/b"
+    assert one(state, tried("fetch_success", payload_digest="sha1:A"))["redirect"] == ""
+
+
+def test_a_seed_with_an_interval_of_its_own_keeps_it():
+    for log in (tried("fetch_notmodified"), tried("fetch_success", payload_digest="sha1:B"), tried("fetch_redir_perm")):
+        row = one(known(), log, interval_s=3600)
+        assert (row["interval_s"], row["next_due"]) == (3600, T1 + timedelta(hours=1))
+    assert one(known(), tried("fetch_gone", reason="http_404"), interval_s=3600)["interval_s"] == 30 * DAY_S
+    assert one(known(), tried("fetch_retry", reason="timeout"), interval_s=3600)["next_due"] == T1 + timedelta(days=1)
+
+
+def test_a_duplicate_waits_as_a_page_with_another_address_and_keeps_what_was_captured_before():
+    log = tried("fetch_duplicate", reason="duplicate", payload_digest="sha1:B", record_id=f"urn:uuid:{SECOND}")
+    row = one(known(), log)
+    assert (row["status"], row["reason"], row["interval_s"]) == (crawldb.DUPLICATE, "duplicate", 30 * DAY_S)
+    assert (row["payload_digest"], row["warc_path"]) == ("sha1:A", "s/warc/1")
 
 
 def test_a_changed_page_is_looked_at_sooner():

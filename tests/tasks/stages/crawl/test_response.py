@@ -9,7 +9,14 @@ import time
 
 import pytest
 
-from tasks.stages.crawl.http.response import MAX_HEAD, ProtocolError, Response, parse_head
+from tasks.stages.crawl.http.response import (
+    MAX_HEAD,
+    DisconnectError,
+    ProtocolError,
+    Response,
+    content_type,
+    parse_head,
+)
 
 LIMIT = 1 << 20
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
@@ -137,7 +144,7 @@ def feed_all(response, pieces):
 def test_what_curl_reads_is_read_however_it_is_cut_up(name):
     for step in (0, 1, 2, 3, 7) if len(READ[name]) < 1000 else (0, 1009):
         found = read(READ[name], step)
-        assert (found.status, found.body, found.truncated) == (200, b"hello", False)
+        assert (found.status, found.body, found.truncated) == (200, b"hello", "")
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *DOUBTFUL])
@@ -208,10 +215,54 @@ def test_a_connection_goes_on_only_behind_a_whole_response(data, reusable):
     assert read(data).reusable is reusable
 
 
+@pytest.mark.parametrize("step", [0, 1, 7])
+@pytest.mark.parametrize("data", [OK + b"Content-Length: 9\r\n\r\nhello", CHUNKED + b"9\r\nhello"])
+def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
+    response = Response(LIMIT)
+    feed_all(response, [data[at : at + (step or len(data))] for at in range(0, len(data), step or len(data))])
+    with pytest.raises(DisconnectError):
+        response.end()
+    assert response.cut()
+    assert (response.done, response.body, response.truncated) == (True, b"hello", "disconnect")
+    assert not response.reusable
+
+
+@pytest.mark.parametrize("data", [b"HTTP/1.1 200 OK\r\nX", OK + b"Content-Length: 9\r\n\r\n", OK + FIVE])
+def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(data):
+    response = Response(LIMIT)
+    response.feed(data)
+    assert not response.cut()
+    assert response.truncated == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"),
+    [
+        ([], ""),
+        (["text/html; charset=x"], "text/html; charset=x"),
+        (["text/plain", "text/html"], "text/html"),
+        (["text/plain, text/html"], "text/html"),
+        (["text/html", ""], "text/html"),
+        (["text/html", "nonsense, */*"], "text/html"),
+        (['text/html; a=","; b="x, text/plain'], 'text/html; a=","; b="x, text/plain'),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_of_several_content_types_the_last_that_names_one_counts(values, counts):
+    assert content_type(tuple(("Content-Type", value) for value in values)) == counts
+
+
+def test_a_hostile_content_type_is_read_in_time_that_grows_with_its_length():
+    begin = time.process_time()
+    for piece in ('"', ",", '",', 'a"', "a/b,"):
+        content_type((("Content-Type", piece * (100_000 // len(piece))),))
+    assert time.process_time() - begin < 5  # in square time it would take minutes
+
+
 def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for():
     for head in (OK + b"\r\n", OK + b"Content-Length: 3000000\r\n\r\n"):
         found = read(head + b"x" * 2_000_000)
-        assert (len(found.body), found.truncated, found.reusable) == (LIMIT, True, False)
+        assert (len(found.body), found.truncated, found.reusable) == (LIMIT, "length", False)
     asked = []
 
     def unwanted(status, headers):

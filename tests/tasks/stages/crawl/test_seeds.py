@@ -63,6 +63,33 @@ def test_bad_lines_of_a_long_list_are_skipped_and_listed(inject, tmp_path, caplo
     assert "secret" not in caplog.text + str(rows)
 
 
+def test_fields_of_nutch_are_read_and_what_else_stands_behind_a_tab_is_refused_by_its_line(inject):
+    lines = [
+        "http://a.example.com/\tnutch.score=10\tnutch.fetchInterval=86400",
+        "http://b.example.com/ \t nutch.score=0.25\t# mine",
+        "http://c.example.com/\t# with a remark",
+        "http://d.example.com/\tnutch.fetchInterval=3600\t\t",
+        "http://e.example.com/\tuserType=open_source",
+        "http://f.example.com/\thttp://g.example.com/",
+        "http://h.example.com/\tnutch.score=0",
+        "http://i.example.com/\tnutch.score=high",
+        "http://j.example.com/\tnutch.fetchInterval=0.5",
+        "http://k.example.com/\tnutch.fetchInterval.fixed=86400",
+    ]
+    made = inject(lines, max_bad_seeds=0.7)
+    rows = made.table("seeds/p0.parquet").select(["url", "score", "interval_s"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("http://a.example.com/", 10.0, 86_400),
+        ("http://b.example.com/", 0.25, None),
+        ("http://c.example.com/", 1.0, None),
+        ("http://d.example.com/", 1.0, 3600),
+    ]
+    refused = made.table("rejected.parquet").to_pylist()
+    assert [(row["line"], row["reason"]) for row in refused] == [(number, "fields") for number in range(5, 11)]
+    with pytest.raises(InputError, match=r"behind a tab.*Write the URL alone"):
+        inject(["https://example.com/"], version="recipe", seeds=("http://example.com/\tnutch.score=10",))
+
+
 def test_lines_that_are_no_utf8_are_set_aside(inject):
     made = inject(b"\xef\xbb\xbfhttps://a.example.com/\nhttps://b.example.com/\xff\nhttps://c.example.com/\n")
     assert urls(made) == ["https://a.example.com/", "https://c.example.com/"]

@@ -81,7 +81,7 @@ class Attempt:
     def capture(self, *numbers, size=100):
         for number in numbers:
             url = f"http://127.0.0.1/{number}"
-            answer = Answer(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), False, "", b"GET /", 0.01)
+            answer = Answer(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), "", "", b"GET /", 0.01)
             outcome = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, requested=True, fetched_at=datetime.now(UTC))
             self.segment.note(self.segment.capture(Candidate(url, 0), answer, outcome))
 

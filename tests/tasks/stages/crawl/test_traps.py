@@ -1,6 +1,6 @@
 import json
 from datetime import UTC, date, datetime
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 import pyarrow as pa
 import pytest
@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import link
+from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.traps import MAX_COPIES, MAX_DATES, Traps
+from tasks.stages.crawl.frontier.traps import MAX_BARE_DATES, MAX_COPIES, MAX_DATES, Traps
 from tasks.stages.crawl.page.soft404 import is_soft_404
 
 
@@ -218,6 +219,73 @@ def test_new_values_of_one_path_end_too():
     assert answers == [""] * 50 + ["trap_queries"] * 10
 
 
+LETTERS = str.maketrans("0123456789", "abcdefghij")
+
+
+def taken(one, urls, links=lambda url: (), title=lambda url: "Calendar"):
+    """How many of `urls` are taken, where each page that is taken brings its links and title before the next one."""
+    count = 0
+    for url in (canonical(url, "https://h.example/") for url in urls):
+        if not one.refuses(link(url)):
+            count += 1
+            one.learn(url, title(url), [link(canonical(to, url)) for to in links(url)])
+    return count
+
+
+def days(form):
+    return [
+        form.format(f"{year}{month:02}{day:02}", stamp=int(datetime(year, month, day, tzinfo=UTC).timestamp()))
+        for year, month in months(2000, 2026)
+        for day in range(1, 29)
+    ]
+
+
+@pytest.mark.parametrize("form", ["/day/{0}", "/cal?date={0}", "/cal?ts={stamp}", "/cal?from={stamp}000"])
+def test_a_calendar_whose_pages_bring_nothing_ends_soon(form):
+    settings, urls = {"max_queries_per_path": 10_000}, days(form)[:700]
+    furniture = ["/", "/about", urls[0], urls[-1]]
+    assert taken(traps(**settings), urls, lambda url: furniture) == MAX_BARE_DATES + 1
+    dated = (f"On Monday 5th of May 2026: {number}" for number in range(len(urls)))
+    assert taken(traps(**settings), urls, lambda url: furniture, lambda url: next(dated)) == MAX_BARE_DATES + 1
+
+
+def test_a_calendar_whose_pages_bring_links_or_titles_of_their_own_is_taken_as_before():
+    urls = days("/day/{0}")[:700]
+    assert taken(traps(), urls, lambda url: [f"/story{url[-8:].translate(LETTERS)}"]) == MAX_DATES
+    assert taken(traps(), urls, title=lambda url: f"A day {url[-8:].translate(LETTERS)}") == MAX_DATES
+    # An event a month is enough.
+    assert taken(traps(), urls, lambda url: [f"/event{url[-8:-2].translate(LETTERS)}"]) == MAX_DATES
+
+
+@pytest.mark.parametrize("value", ["a1b2c3d4", "ABCDEF1234567890", "x7_zz-81", "1234567890"])
+@pytest.mark.parametrize("name", ["sid", "session_id", "sess", "visitor_id"])
+def test_a_session_by_name_and_value_is_taken_with_one_value(name, value):
+    one = traps()
+    urls = [f"/page/{page}?{name}={value}{number:02}&lang=en" for number in range(40) for page in range(3)]
+    assert told(one, urls).count("") == 3
+    assert told(one, ["/page/9?lang=en"]) == [""]
+
+
+def test_a_stamp_against_caches_is_taken_with_one_value():
+    for form in ("/news?_={}", "/news?nocache={}", "/news?ts={}&a=1", "/news?rnd=0.{}"):
+        urls = [form.format(1_790_000_000 + 7 * number) for number in range(90)]
+        assert told(traps(), urls).count("") == 1
+
+
+def test_stories_and_topics_with_short_numbers_called_sid_are_pages():
+    urls = [f"/article.php?sid={number}" for number in range(1, 900)]
+    urls += [f"/index.php?session={word}" for word in ("spring", "autumn", "keynote")]
+    assert set(told(traps(), urls)) == {""}
+
+
+def test_the_same_fields_in_another_order_are_the_same_page():
+    fields = ("a=1", "b=2", "c=3", "d=4")
+    answers = told(traps(), [f"/list?{'&'.join(order)}" for order in permutations(fields)])
+    assert answers == [""] + ["trap_queries"] * 23
+    # Fields of one name are a list, in its own order.
+    assert told(traps(), ["/list?f=1&f=2", "/list?f=2&f=1", "/list?f=1&g=2&f=2"]) == ["", "", ""]
+
+
 def visits(number):
     """A site that hands every visitor an id of its own, and writes it into all links of each page it gives."""
     return [f"/page/{page}?visit={number:012x}deadbeef4711&lang=en" for page in range(30)]
@@ -246,7 +314,7 @@ def test_a_parameter_that_leaves_the_page_as_it_is_is_taken_with_one_value():
     one = traps()
     urls = [f"https://h.example/a?ref={number}&page=1" for number in range(8)]
     told(one, urls)
-    assert [one.note(url, "sha1:SAME") for url in urls[:4]] == [""] * MAX_COPIES + ["soft_404"]
+    assert [one.note(url, "sha1:SAME").follow for url in urls[:4]] == [True] * MAX_COPIES + [False]
     assert told(one, ["/a?ref=77&page=1", "/a?ref=78&page=1", "/a?ref=79&page=2", "/a?ref=80&page=2", "/b?ref=1"]) == [
         "",
         "trap_session",
@@ -267,11 +335,16 @@ def test_hosts_of_a_domain_end():
 
 def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
     one = traps()
-    answers = [one.note(f"https://h.example/{number}", "sha1:A") for number in range(5)]
-    assert answers == ["", "", "", "soft_404", "soft_404"]
-    assert one.note("https://other.example/", "sha1:A") == ""
-    assert one.note("https://h.example/x", "sha1:B") == ""
-    assert [one.note(f"https://h.example/{number}", "") for number in range(9)] == [""] * 9
+    first = Earlier("https://h.example/0", datetime(2026, 11, 24, tzinfo=UTC), "urn:uuid:1", "sha1:A")
+    answers = [one.note(first.url, "sha1:A")]
+    one.keep(first)
+    answers += [one.note(f"https://h.example/{number}", "sha1:A") for number in range(1, 5)]
+    assert answers == [("", True), ("duplicate", True), ("duplicate", True), ("duplicate", False), ("duplicate", False)]
+    assert one.original("https://h.example/4", "sha1:A") == first
+    assert one.original(first.url, "sha1:A") is None
+    assert one.note("https://other.example/", "sha1:A").reason == ""
+    assert one.note("https://h.example/x", "sha1:B").reason == ""
+    assert {one.note(f"https://h.example/{number}", "").reason for number in range(9)} == {""}
 
 
 @pytest.mark.parametrize(
@@ -305,7 +378,7 @@ def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
 )
 def test_a_short_page_that_is_titled_not_found_is_none(title):
     assert is_soft_404(title, 200)
-    assert traps().note("https://h.example/", "sha1:A", title, 200) == "soft_404"
+    assert traps().note("https://h.example/", "sha1:A", title, 200) == ("soft_404", False)
     assert not is_soft_404(title, 1024)
     assert not is_soft_404(title, 200, status=404)
 
@@ -323,8 +396,14 @@ def test_what_is_remembered_of_a_host_is_bounded():
     for number in range(30_000):
         one.refuses(link(f"https://h.example/p{number}?x{number}={number:020}&b=2026-01-01"))
         one.note(f"https://h.example/{number}?a", f"sha1:{number}")
+        one.keep(Earlier(f"https://h.example/{number}", datetime(2026, 11, 24, tzinfo=UTC), "", f"sha1:{number}"))
+        one.learn(f"https://h.example/p{number % 7}?b=2026-01-01", f"{number}".translate(LETTERS), ())
     (host,) = one._hosts.values()
-    held = sum(len(part) for part in (host.paths, host.dates, host.ids, host.taken, host.copies, host.first))
+    held = sum(
+        len(part) for part in (host.paths, host.dates, host.ids, host.taken, host.copies, host.originals, host.first)
+    )
+    held += sum(len(calendar.brought) for calendar in host.dates.values())
+    held += sum(len(path.orders) for path in host.paths.values())
     assert held + sum(len(path.values) for path in host.paths.values()) <= 20_000
 
 
@@ -354,7 +433,7 @@ def test_every_url_is_judged(paths):
     one = traps(max_queries_per_path=1, max_hosts_per_domain=1)
     for url in dict.fromkeys(canonical(f"http://h.example/{path}") for path in paths):
         assert one.refuses(link(url)) in ("", "trap_path", "trap_calendar", "trap_queries", "trap_session")
-        assert one.note(url, url[-3:]) in ("", "soft_404")
+        assert one.note(url, url[-3:]).reason in ("", "duplicate")
 
 
 def test_the_answers_depend_on_the_order_alone():

@@ -24,7 +24,7 @@ WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 
 def answer(body=b"<p>hello</p>", status=200, headers=(("Content-Type", "text/html"),), reason="OK", **more):
     fields = {
-        "truncated": False,
+        "truncated": "",
         "address": "192.0.2.1",
         "request": b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
         "seconds": 0.5,
@@ -274,7 +274,7 @@ def test_headers_that_no_longer_describe_the_body_are_renamed():
 
 
 def test_a_body_that_was_cut_off_is_marked():
-    file, _, _ = written(answer(truncated=True), answer())
+    file, _, _ = written(answer(truncated="disconnect"), answer())
     file.seek(0)
     assert [capture.truncated for capture in captures(file)] == [True, False]
 

@@ -36,7 +36,7 @@ Publish = Callable[..., Artifact]
 
 def answer(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
     headers = (("Content-Type", kind), ("Transfer-Encoding", "chunked"))
-    return Answer(status, "words", headers, body, False, "", b"GET / HTTP/1.1\r\n\r\n", 0.1)
+    return Answer(status, "words", headers, body, "", "", b"GET / HTTP/1.1\r\n\r\n", 0.1)
 
 
 def written(number: int, fill: Callable[[WarcWriter], object]) -> tuple[bytes, list[str]]:

@@ -66,7 +66,7 @@ def capture(writer, url, html, render=True, headers=()):
         reason="OK",
         headers=(("Content-Type", "text/html; charset=utf-8"), *headers),
         body=body,
-        truncated=False,
+        truncated="",
         address="127.0.0.1",
         request=b"GET / HTTP/1.1\r\n\r\n",
         seconds=0.1,
