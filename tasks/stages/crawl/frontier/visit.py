@@ -31,7 +31,7 @@ from tasks.stages.crawl.http.client import Answer, Client, FetchError
 from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
-from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
 from tasks.stages.crawl.storage.segment import Segment
 
 log = logging.getLogger("sluice.crawl")
@@ -82,10 +82,13 @@ class Visitor:
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
         """Tries one URL; calls `done` with the outcome unless the visit must be repeated."""
-        put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
+        put_off = self._policy.withheld(host.authority) or host.given_up
         reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason:
             return self._end(candidate, RETRY if put_off else GONE, reason)
+        if self._policy.pauses(host.authority):
+            self._politeness.put_off(host, EVERY_S)
+            return Visit.AGAIN
         if not self._rules.known(candidate.url):
             await self._rules.look_up(candidate.url)
             return Visit.AGAIN
@@ -118,7 +121,7 @@ class Visitor:
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
         try:
-            outcome = await self._judged(candidate, answer, fetched_at, reserved)
+            outcome = self._rewritten(await self._judged(candidate, answer, fetched_at, reserved))
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
             log.exception("the answer of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
@@ -198,6 +201,20 @@ class Visitor:
         if candidate.earlier and candidate.earlier.payload_digest == payload_digest(answer.body):
             return self._segment.revisit(candidate, answer, outcome._replace(status=NOT_MODIFIED))
         return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=read.render))
+
+    def _rewritten(self, outcome: Outcome) -> Outcome:
+        """Returns an outcome with its links as the hosts file has them written."""
+        if not self._policy.rewrites:
+            return outcome
+        new = self._policy.rewritten
+        target = new(link(outcome.redirect)).url if outcome.redirect else ""
+        return outcome._replace(
+            outlinks=tuple(dict.fromkeys(map(new, outcome.outlinks))),
+            lastmods=tuple((new(to), lastmod) for to, lastmod in outcome.lastmods),
+            canonical=new(link(outcome.canonical)).url if outcome.canonical else "",
+            # A site that leads to the spelling that a rule takes back insists on it.
+            redirect=target if target != outcome.url else outcome.redirect,
+        )
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site, as links of its first fetched page."""

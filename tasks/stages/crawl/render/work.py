@@ -201,7 +201,8 @@ class Work:
         if read.unread:
             log.warning("%s is kept without its links: %s", outcome.url, read.unread)
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
-        links = tuple(one for one in found if self._scope.covers(one.url, one.host))
+        covered = (self._policy.rewritten(one) for one in found if self._scope.covers(one.url, one.host))
+        links = tuple(dict.fromkeys(covered))
         outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
         if read.noindex:
             return outcome._replace(status=GONE, reason="noindex")
