@@ -5,11 +5,12 @@ import gc
 import json
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
-from tasks.run import pid1, takedown_cli
+from tasks.run import crawl_cli, pid1, takedown_cli
 from tasks.run.catalogue import STAGES
 
 
@@ -54,9 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("text", help="what the model wrote, or any text; - reads standard input")
     explain.add_argument("--min-tokens", type=int, help="shortest span that counts; default: 8")
     explain.add_argument("--json", action="store_true", help="print JSON")
-    reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
-    reason.add_argument("url", help="as you would type it into a browser")
-    reason.add_argument("--json", action="store_true", help="print JSON")
+    crawl_cli.add_commands(partial(_asking, commands))
     look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
     look.add_argument("--json", action="store_true", help="print JSON")
@@ -87,6 +86,16 @@ def _command(commands: Any, name: str, text: str, run: Any) -> argparse.Argument
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field, as in TOML")
     command.set_defaults(run=run)
     return command
+
+
+def _asking(commands: Any, name: str, text: str, ask: crawl_cli.Ask) -> Any:
+    def run(options: argparse.Namespace) -> None:
+        from tasks.run.runner import open_store
+
+        recipe = _recipe(options)
+        ask(recipe, open_store(recipe), options)
+
+    return _command(commands, name, text, run)
 
 
 def _recipe(options: argparse.Namespace) -> Any:
@@ -173,16 +182,6 @@ def _explain(options: argparse.Namespace) -> None:
     least = MIN_TOKENS if options.min_tokens is None else options.min_tokens
     found = explain(open_store(recipe), recipe.name, options.version or recipe.version, text, least)
     print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
-
-
-def _why(options: argparse.Namespace) -> None:
-    from tasks.run.runner import open_store
-    from tasks.stages.crawl.why import why
-    from tasks.stages.crawl.why_text import render
-
-    recipe = _recipe(options)
-    found = why(open_store(recipe), recipe.name, recipe.crawl, options.url, options.version)
-    print(json.dumps(found, indent=1, default=str) if options.json else render(found))
 
 
 def _audit(options: argparse.Namespace) -> int:

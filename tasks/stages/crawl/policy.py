@@ -134,13 +134,13 @@ class Policy:
 
     def again_since(self, url: str) -> datetime | None:
         """Returns the moment since which a canonical URL is to be tried again; None if it is not asked for."""
-        names = {url, *_names(authority(url))} if self.again else set()
-        found = [
-            at
-            for entry, at in self.again.items()
-            if entry in names or ("://" in entry and entry.endswith("*") and url.startswith(entry[:-1]))
-        ]
+        begun = (at for entry, at in self.again.items() if entry[-1] == "*" and url.startswith(entry[:-1]))
+        found = [*begun, *filter(None, (self.again.get(url), self.host_again_since(authority(url))))]
         return max(found, default=None)
+
+    def host_again_since(self, host: str) -> datetime | None:
+        """Returns the moment since which all URLs of a host are to be tried again; None if they are not asked for."""
+        return max((self.again[name] for name in _names(host) if name in self.again), default=None)
 
     def rewritten(self, found: Link) -> Link:
         """Returns a link as the rules for its host write it; unchanged where that is no URL that can be crawled."""
