@@ -129,7 +129,8 @@ def _attach(connection: duckdb.DuckDBPyConnection, databases: Sequence[Artifact]
         hosts = [host for host in hosts if policy.denies(host)]
     connection.register("h", duck.strings(host=hosts, domain=map(domain_of, hosts)))
     connection.execute(
-        f"CREATE TEMP VIEW u AS SELECT *, {crawldb.HOST_OF_URL} AS host FROM urls SEMI JOIN h USING (host)"
+        f"CREATE TEMP VIEW u AS SELECT *, {crawldb.HOST_OF_URL} AS host FROM urls "
+        f"WHERE {crawldb.HOST_OF_URL} IN (SELECT host FROM h)"
     )
 
 

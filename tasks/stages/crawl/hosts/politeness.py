@@ -146,11 +146,13 @@ class Politeness:
         return delay if is_loopback(name) else max(1.0, delay)
 
     def adjust(self) -> None:
-        """Takes over the delays that operators have changed; pauses under way become longer or shorter with them.
+        """Takes over what operators have changed: whom they deny or drop, and delays.
 
-        A back-off is never shortened: the host has asked for it, or does not answer.
+        Pauses under way become longer or shorter with the delay. A back-off is never shortened: the host has asked for
+        it, or does not answer.
         """
         for host in self._hosts.values():
+            host.given_up = host.given_up or self._policy.withheld(host.authority)
             before = host.delay(self._config.latency_factor)
             host.floor_s = self._floor(host.authority)
             change = host.delay(self._config.latency_factor) - before
