@@ -257,6 +257,8 @@ def enter() -> int:
     pid1.fork_below_init()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     status = handling_broken_pipe(main)
-    # The process ends: a last collection of live objects would take a twentieth of a crawl's time.
-    gc.freeze()
+    # The process ends: a last collection of live objects would take a twentieth of a crawl's time. (Commands that only
+    # read have few, and DuckDB reports those that are left.)
+    if sys.argv[1:] and sys.argv[1] in STAGES:
+        gc.freeze()
     return status

@@ -76,8 +76,10 @@ def due_of(row: Mapping[str, Any], policy: Policy, now: datetime) -> tuple[datet
     due: datetime | None = row["next_due"]
     last: datetime | None = row["last_fetch"]
     since = policy.again_since(row["url"])
-    if due is None or (since and since <= now and (last is None or last < since)):
-        return due, due is not None
+    if due is None:
+        return None, False
+    if since and since <= now and (last is None or last < since):
+        return min(due, now), True
     interval = policy.interval_s(authority(row["url"]))
     if interval is None or last is None or row["fails"] or row["status"] not in _FETCHED:
         return due, False
