@@ -131,7 +131,7 @@ def test_status_from_the_shell(ask):
 
 @pytest.fixture
 def aged(crawled, tmp_path):
-    """A copy of the recipe's store with cycles c1 to c3 done, and c4 begun; returns recipe, store, run."""
+    """A copy of the recipe's store; returns the recipe with it, and the store."""
     file, _ = crawled
     shutil.copytree(file.parent / "store", tmp_path / "store")
     (tmp_path / "asked.toml").write_text(file.read_text().replace(str(file.parent), str(tmp_path)))
@@ -146,48 +146,37 @@ def kept(store, keep=1, days=0, now=None):
 
 def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, crawled, capsys):
     recipe, store = aged
-    for version in ("c2", "c3"):
-        cycle(recipe, version)
-    assert kept(store) == {"c3": "the next cycle begins from it", "c2": "", "c1": ""}
-    assert kept(store, keep=2)["c2"] == "one of the newest 2"
-    assert kept(store, days=3) == {"c3": "the next cycle begins from it"} | dict.fromkeys(
-        ("c2", "c1"), "younger than 3 days"
-    )
-    assert kept(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c1"] == ""
-    ask = ["prune", "--recipe", str(store.root.removesuffix("store")) + "asked.toml", "--keep", "2"]
-    assert shell.main(ask) == 0
-    assert "would be removed" in capsys.readouterr().out
-    assert store.exists("asked/crawldb/p0/c1/urls.parquet")
-    assert shell.main([*ask, "--remove", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", False), ("c1", True)]
-    left = [path for path in store.list("asked/crawldb") if "/c1/" in path]
-    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", generations.MARK}
-    assert "c1" not in kept(store)
-    # Lineage is whole, and the next cycle goes on.
-    assert not Ledger(store).drift("asked/warc@c1")
-    cycle(recipe, "c4")
-    assert run_stage(recipe, "fetch", version="c2", member="p0", tracking=TrackingContext("", "asked")).skipped
-    with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c1 were removed on .* \(prune\)"):
-        generations.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c1")))
-    assert shell.main(["crawldb", *ask[1:3], "--version", "c1"]) == 2
-    assert shell.main(["why", *ask[1:3], "--version", "c1", f"http://a.localhost:{crawled[1]}/1"]) == 2
-
-
-def test_what_a_cycle_under_way_began_from_stays_though_newer_ones_were_completed(aged):
-    recipe, store = aged
     cycle(recipe, "slow", last="generate")
     for version in ("c2", "c3"):
         cycle(recipe, version)
-    assert kept(store) == {
-        "c3": "the next cycle begins from it",
-        "c2": "",
-        "c1": "slow began from it and is not complete",
-    }
-    cycle(recipe, "c4", last="update")
-    assert kept(store)["c4"] == "its cycle is not complete"
+    needed = {"c3": "the next cycle begins from it", "c1": "slow began from it and is not complete"}
+    assert kept(store) == {**needed, "c2": ""}
+    assert kept(store, keep=2) == {**needed, "c2": "one of the newest 2"}
+    assert kept(store, days=3) == {**needed, "c2": "younger than 3 days"}
+    assert kept(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
     with pytest.raises(InputError, match="--keep is below 1"):
         kept(store, keep=0)
+    ask = ["prune", "--recipe", str(store.root.removesuffix("store")) + "asked.toml", "--keep", "1"]
+    assert shell.main(ask) == 0
+    assert "would be removed" in capsys.readouterr().out
+    assert store.exists("asked/crawldb/p0/c2/urls.parquet")
+    assert shell.main([*ask, "--remove", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", True), ("c1", False)]
+    left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
+    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", generations.MARK}
+    assert kept(store) == needed
+    # Lineage is whole, no stage of that cycle is run again, and the cycles that began from others go on.
+    assert not Ledger(store).drift("asked/warc@c2")
+    assert run_stage(recipe, "fetch", version="c3", member="p0", tracking=TrackingContext("", "asked")).skipped
+    run_stage(recipe, "fetch", version="slow", member="p0", tracking=TrackingContext("", "asked"))
+    cycle(recipe, "c4", last="update")
+    assert kept(store)["c4"] == "its cycle is not complete"
+    assert kept(store)["c3"] == "c4 began from it and is not complete"
+    with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c2 were removed on .* \(prune\)"):
+        generations.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
+    assert shell.main(["crawldb", *ask[1:3], "--version", "c2"]) == 2
+    assert shell.main(["why", *ask[1:3], "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2
 
 
 def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch):
