@@ -195,10 +195,12 @@ class Facts:
 
     def _seed(self, lookup: Lookup) -> Found:
         """Returns whether it is a seed, and the line of a seed file that was set aside for it."""
-        seeds = lookup.files("seeds", file_of(number_of(self._member)))
         query = "SELECT * EXCLUDE (file_row_number) FROM stored WHERE text IN (?, ?)"
         aside = lookup.one("seeds", lookup.files("seeds", REJECTED_FILE), query, self._asked, self._link.url)
-        return {"seed": lookup.one("seeds", seeds, _BY_KEY, self._key) is not None, "set_aside": aside}
+        return {"seed": lookup.one("seeds", self._seeds(lookup), _BY_KEY, self._key) is not None, "set_aside": aside}
+
+    def _seeds(self, lookup: Lookup) -> list[str]:
+        return lookup.files("seeds", file_of(number_of(self._member)))
 
     def _found_on(self, lookup: Lookup) -> list[str]:
         """Returns some of the pages of the segment that lead to it."""
@@ -215,7 +217,8 @@ class Facts:
         if row is None:
             return None
         record = f"urn:uuid:{row['record_id']}" if row["record_id"] else ""
-        due, asked = due_of(row, self.policy, self._now)
+        seed = lookup.one("seeds", self._seeds(lookup), _BY_KEY, self._key) or {}
+        due, asked = due_of(row, self.policy, self._now, seed.get("interval_s"))
         return {**{name: row.get(name) for name in _KNOWN}, "record_id": record, "due": due, "asked_again": asked}
 
     def _tried(self, lookup: Lookup) -> Found | None:

@@ -1,6 +1,7 @@
 """When known URLs are due by the hosts file, as SQL over the crawl DB, and for one row.
 
-Pages of a host with an interval of its own are due so long after their last fetch; failures, pages that are gone and
+Pages of a host with an interval of its own are due so long after their last fetch, seeds with a shorter one of theirs
+after that; failures, pages that are gone and
 pages that name another address as their own wait as they would. What is asked for again is due at once, until it was
 tried after the moment that the file names.
 """
@@ -38,10 +39,13 @@ SELECT p.* REPLACE (
   CASE WHEN a.key IS NOT NULL THEN least(p.next_due, CAST($now AS TIMESTAMPTZ))
     WHEN i.interval_s IS NOT NULL AND p.next_due IS NOT NULL AND p.fails = 0
       AND p.status IN ({", ".join(map(duck.quoted, _FETCHED))}) AND coalesce(p.canonical, '') IN ('', p.url)
-      THEN p.last_fetch + to_seconds(i.interval_s)
+      THEN p.last_fetch + to_seconds(least(i.interval_s, s.interval_s))
     ELSE p.next_due END AS next_due
 ), a.key IS NOT NULL AS asked
-FROM previous p LEFT JOIN asked a ON p.key = a.key LEFT JOIN paced i ON {_HOST} = i.host
+FROM previous p LEFT JOIN asked a ON p.key = a.key LEFT JOIN paced i ON {_HOST} = i.host LEFT JOIN (
+  -- The empty row adds the column where no seed has an interval.
+  SELECT * FROM seeds UNION ALL BY NAME SELECT CAST(NULL AS BIGINT) AS interval_s WHERE false
+) s ON p.key = s.key
 """
 
 
@@ -49,7 +53,7 @@ def attach(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime)
     """Makes the view `timed`: `previous` with the due times by the hosts file, and whether a row is `asked` for.
 
     Args:
-        connection: with the view `previous` of URLs (crawldb.URLS).
+        connection: with the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
         policy: the hosts file.
         now: when what is asked for is due.
     """
@@ -71,8 +75,17 @@ def attach(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime)
     connection.execute(_TIMED.replace("$now", duck.quoted(now.isoformat())))
 
 
-def due_of(row: Mapping[str, Any], policy: Policy, now: datetime) -> tuple[datetime | None, bool]:
-    """Returns when a row of the crawl DB is due by the hosts file, and whether it is asked for."""
+def due_of(
+    row: Mapping[str, Any], policy: Policy, now: datetime, seed_interval_s: int | None = None
+) -> tuple[datetime | None, bool]:
+    """Returns when a row of the crawl DB is due by the hosts file, and whether it is asked for.
+
+    Args:
+        row: of crawldb.URLS.
+        policy: the hosts file.
+        now: when what is asked for is due.
+        seed_interval_s: the interval of the URL as a seed, or None.
+    """
     due: datetime | None = row["next_due"]
     last: datetime | None = row["last_fetch"]
     since = policy.again_since(row["url"])
@@ -83,7 +96,9 @@ def due_of(row: Mapping[str, Any], policy: Policy, now: datetime) -> tuple[datet
     interval = policy.interval_s(authority(row["url"]))
     if interval is None or last is None or row["fails"] or row["status"] not in _FETCHED:
         return due, False
-    return (last + timedelta(seconds=interval) if row["canonical"] in (None, "", row["url"]) else due), False
+    if row["canonical"] not in (None, "", row["url"]):
+        return due, False
+    return last + timedelta(seconds=min(interval, seed_interval_s or interval)), False
 
 
 def _table(columns: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> pa.Table:

@@ -10,7 +10,7 @@ from tasks.formats.scope import Scope
 from tasks.formats.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
-from tasks.stages.crawl.db.due import due_of
+from tasks.stages.crawl.db.due import attach, due_of
 from tasks.stages.crawl.db.fetchlist import shares
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.generate import _choose
@@ -152,6 +152,19 @@ def test_a_hosts_interval_takes_the_place_of_the_one_that_its_changes_gave():
     assert chosen(urls) == ["http://slow.b.example/due"]
     due = {row["url"] for row in urls if due_of(row, policy, NOW)[0] <= NOW}
     assert due == {"http://a.example/late"}
+
+
+@pytest.mark.parametrize(("own", "hosts"), [(3600, 86400), (3 * 86400, 86400)])
+def test_of_a_seeds_interval_and_its_hosts_the_shorter_one_counts(own, hosts):
+    row = fetched_row("http://a.example/", 2, 20)
+    policy = hosts_file(hosts={"a.example": {"interval_s": hosts}})
+    with duck.connect(".") as connection:
+        connection.register("previous", pa.Table.from_pylist([row], schema=crawldb.URLS))
+        seed = pa.schema([("key", pa.uuid()), ("interval_s", pa.int64())])
+        connection.register("seeds", pa.Table.from_pylist([{"key": row["key"], "interval_s": own}], schema=seed))
+        attach(connection, policy, NOW)
+        (found,) = connection.execute("SELECT next_due FROM timed").fetchall()[0]
+    assert found == due_of(row, policy, NOW, own)[0] == row["last_fetch"] + timedelta(seconds=min(own, hosts))
 
 
 def test_a_paused_host_is_not_listed():
