@@ -15,6 +15,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from tasks.core.artifact import Artifact
@@ -32,6 +33,8 @@ FILE = "policy.json"
 _FILES = "policy"
 HOST_DENIED = "host_denied"
 HOST_DROPPED = "host_dropped"
+HOST_PAUSED = "host_paused"
+"""A page that is not rendered, since its host is paused when its turn comes."""
 EVERY_S = 10.0
 """Seconds between two reads of the hosts file."""
 
@@ -305,6 +308,8 @@ def _write(part: Part, path: str, content: dict[str, Any]) -> None:
         file.write(json.dumps(plain, indent=1, sort_keys=True).encode())
 
 
+# Some 20 MB when full.
+@lru_cache(maxsize=1 << 15)
 def _names(host: str) -> list[str]:
     """Returns the entries for a host, the most specific first: the host, without its port, its domains."""
     name = host_and_port(f"http://{host}/")[0]

@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,11 +32,13 @@ log = logging.getLogger("sluice.crawl")
 
 FILE = ".live.json"
 EVERY_S = 5.0
-"""Seconds between two writes."""
+"""Seconds between two writes, at least."""
 MOST_HOSTS = 200
 """Hosts that are named: those with most URLs waiting, and as many of those that are held up."""
 
 _PATIENCE_S = 5.0
+# Of the time of a fetch: with very many hosts the state is written less often.
+_SHARE = 0.01
 
 # States of a host, the first that fits.
 VISITED = "visited"
@@ -81,9 +83,12 @@ class Live:
 
     async def _keep(self, ended: asyncio.Event) -> None:
         while not ended.is_set():
-            await asyncio.to_thread(self._write, self._now())
+            begin = time.process_time()
+            state = self._now()
+            pause = max(EVERY_S, (time.process_time() - begin) / _SHARE)
+            await asyncio.to_thread(self._write, state)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), EVERY_S)
+                await asyncio.wait_for(ended.wait(), pause)
 
     def _now(self) -> bytes:
         state, (then, tried) = self._state(), self._last
@@ -134,11 +139,14 @@ def state_of(
         waiting; at most 2 x MOST_HOSTS.
     """
     able = set(order.able)
-    rows = list(_rows(order, politeness, policy, visited, able))
-    most = heapq.nlargest(MOST_HOSTS, rows, key=lambda row: (row["waiting"], row["host"]))
-    held = (row for row in rows if row["state"] not in (VISITED, RESTING, READY, HELD_UP, THROUGH))
-    most += heapq.nlargest(MOST_HOSTS, held, key=lambda row: (row["waiting"], row["host"]))
-    named = {row["host"]: row for row in most}
+    states = [
+        (len(queue) + queue.flying, name, queue, _state(name, queue, politeness, policy, visited, able))
+        for name, queue in order.queues()
+    ]
+    named = dict.fromkeys(heapq.nlargest(MOST_HOSTS, states, key=_largest))
+    held = (row for row in states if row[-1] not in (VISITED, RESTING, READY, HELD_UP, THROUGH))
+    named |= dict.fromkeys(heapq.nlargest(MOST_HOSTS, held, key=_largest))
+    rows = sorted(named, key=lambda row: (-row[0], row[1]))
     waiting, hosts_waiting = order.waiting
     return {
         "requests": order.spent,
@@ -151,42 +159,47 @@ def state_of(
         "visits": len(visited),
         "without_a_page": dict(watch.errors.most_common()),
         "buffered": buffered.strip(", "),
-        "states": dict(sorted(Counter(row["state"] for row in rows).items())),
-        "hosts": sorted(named.values(), key=lambda row: (-row["waiting"], row["host"])),
+        "states": dict(sorted(Counter(state for *_, state in states).items())),
+        "hosts": [_row(name, queue, state, politeness) for _, name, queue, state in rows],
     }
 
 
-def _rows(
-    order: Order, politeness: Politeness, policy: Policy, visited: set[str], able: set[str]
-) -> Iterator[dict[str, Any]]:
-    now, met = time.monotonic(), politeness.known()
-    for name, queue in order.queues():
-        host = met.get(name)
-        wait = max(0.0, host.next_at - now) if host is not None else 0.0
-        yield {
-            "host": name,
-            "state": policy.withheld(name)
-            or (host.given_up if host is not None else "")
-            or _state(queue, host, wait, visited=name in visited, able=name in able, pauses=policy.pauses(name)),
-            "waiting": len(queue) + queue.flying,
-            "requests": queue.cap - queue.left,
-            "cap": queue.cap,
-            "delay_s": round(politeness.delay_s(name), 3),
-            "latency_s": round(host.latency_s, 3) if host is not None and host.latency_s is not None else None,
-            "failures": host.failures if host is not None else 0,
-            "next_in_s": round(wait, 1),
-        }
+def _largest(row: tuple[int, str, HostQueue, str]) -> tuple[int, str]:
+    return row[0], row[1]
 
 
-def _state(queue: HostQueue, host: Host | None, wait: float, *, visited: bool, able: bool, pauses: bool) -> str:
-    if pauses:
+def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dict[str, Any]:
+    host = politeness.known().get(name)
+    latency = None if host is None else host.latency_s
+    return {
+        "host": name,
+        "state": state,
+        "waiting": len(queue) + queue.flying,
+        "requests": queue.cap - queue.left,
+        "cap": queue.cap,
+        "delay_s": round(politeness.delay_s(name), 3),
+        "latency_s": None if latency is None else round(latency, 3),
+        "failures": 0 if host is None else host.failures,
+        "next_in_s": round(_wait(host), 1),
+    }
+
+
+def _wait(host: Host | None) -> float:
+    return 0.0 if host is None else max(0.0, host.next_at - time.monotonic())
+
+
+def _state(
+    name: str, queue: HostQueue, politeness: Politeness, policy: Policy, visited: set[str], able: set[str]
+) -> str:
+    host = politeness.known().get(name)
+    if left := policy.withheld(name) or (host.given_up if host is not None else ""):
+        return left
+    if policy.pauses(name):
         return PAUSED
-    if visited:
+    if name in visited:
         return VISITED
     if not (queue or queue.flying):
         return THROUGH
-    if host is not None and wait and host.failures:
-        return BACKED_OFF
-    if wait:
-        return RESTING
-    return READY if able or queue.flying else HELD_UP
+    if host is not None and _wait(host):
+        return BACKED_OFF if host.failures else RESTING
+    return READY if name in able or queue.flying else HELD_UP

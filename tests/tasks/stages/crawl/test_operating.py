@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl import policy as policies
 from tasks.stages.crawl.frontier import live
+from tasks.stages.crawl.frontier.visit import Visitor
 from tasks.stages.crawl.status import SILENT_S, render, status
 from tests.waiting import until
 
@@ -32,6 +34,7 @@ recrawl = true
 max_backoff_s = 3600.0
 time_box_s = 7200.0
 hosts_file = "{folder}/hosts.toml"
+{more}
 [canary]
 seeds = [0, 1]
 [place]
@@ -43,12 +46,12 @@ FILES = ("/robots.txt", "/.well-known/tdmrep.json")
 class Running:
     """A recipe, and its fetch in a thread."""
 
-    def __init__(self, folder, seeds, store=""):
+    def __init__(self, folder, seeds, store="", more=""):
         self.hosts_file = folder / "hosts.toml"
         self.hosts_file.write_text("")
         self.path = folder / "run.toml"
         store = store or f"{folder}/store"
-        self.path.write_text(RECIPE.format(seeds=json.dumps(seeds), folder=folder, store=store))
+        self.path.write_text(RECIPE.format(seeds=json.dumps(seeds), folder=folder, store=store, more=more))
         self.recipe = Recipe.load(self.path)
         self.store = open_store(self.recipe)
         self.failed = None
@@ -329,3 +332,29 @@ def test_links_redirects_and_sitemaps_are_written_by_the_rules_of_their_host(tmp
     rows = {row["url"].partition(str(site.port))[2]: row for row in rows_of(run)}
     assert set(rows) == set(asked)
     assert rows["/a"]["canonical"].endswith("/a")
+
+
+def test_a_fetch_that_broke_off_is_resumed_under_a_cap_that_was_lowered_meanwhile(tmp_path, monkeypatch):
+    visits, visit = [], Visitor.visit
+
+    async def breaking(self, host, candidate):
+        visits.append(candidate.url)
+        if len(visits) > 20:
+            raise ZeroDivisionError
+        return await visit(self, host, candidate)
+
+    with Site(in_a_row(30)) as site:
+        run = Running(tmp_path, [site.url(host="a.localhost")], more="warc_pages_per_file = 4")
+        run.stages("c1", "inject", "rank", "generate")
+        with monkeypatch.context() as patch:
+            patch.setattr(Visitor, "visit", breaking)
+            with pytest.raises(ZeroDivisionError):
+                run.stages("c1", "fetch")
+        done = sum(one.startswith("run/segment/p0/c1/.parts/") for one in run.store.list("run/segment"))
+        assert 3 <= done <= 4
+        run.edit("max_pages = 18")
+        run.stages("c1", "fetch")
+    captured = [row["url"] for row in rows_of(run) if row["requested"]]
+    assert len(captured) == len(set(captured)) == 18
+    counts = Counter(pages_of(site))
+    assert {counts[path] for path in pages_of(site)[: 4 * done]} == {1}
