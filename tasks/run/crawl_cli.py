@@ -41,11 +41,13 @@ def add_commands(command: Command) -> None:
 
 
 def _add_crawldb(look: argparse.ArgumentParser) -> None:
-    several = {"action": "append", "default": []}
-    look.add_argument("--status", **several, help="such as db_gone; may be given several times, as may the next three")
-    look.add_argument("--reason", **several, help="such as http_404")
-    look.add_argument("--host", **several, help="host, host:port or *.domain, as in the hosts file")
-    look.add_argument("--kind", **several, help="page, sitemap or feed")
+    for name, text in (
+        ("status", "such as db_gone; may be given several times, as may the next three"),
+        ("reason", "such as http_404"),
+        ("host", "host, host:port or *.domain, as in the hosts file"),
+        ("kind", "page, sitemap or feed"),
+    ):
+        look.add_argument(f"--{name}", action="append", default=[], metavar=name.upper(), help=text)
     look.add_argument("--url", default="", metavar="PATTERN", help="pattern of whole URLs, with * and ?")
     look.add_argument("--due", action="store_true", help="only what is due")
     # As in `tasks.stages.crawl.db.query`, which is heavy to import.
@@ -96,7 +98,8 @@ def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
 
     rule = f"--keep {options.keep} --older-than {options.older_than}"
     found = generations.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))
-    rows, verb = [], "removed" if options.remove else "would be removed"
+    rows: list[dict[str, Any]] = []
+    verb = "removed" if options.remove else "would be removed"
     for one in found:
         if options.remove and not one.kept:
             generations.remove(one, rule)
