@@ -61,13 +61,13 @@ def generations(
             found.append((finished, version, size, tuple(databases)))
     found.sort(reverse=True)
     rows = []
-    for place, (finished, version, size, databases) in enumerate(found):
-        kept = next((needed[one.address] for one in databases if one.address in needed), "")
+    for place, (finished, version, size, partitions) in enumerate(found):
+        kept = next((needed[one.address] for one in partitions if one.address in needed), "")
         if not kept and place < keep:
             kept = f"one of the newest {keep}"
         if not kept and now - finished < older_than:
             kept = f"younger than {older_than.days} days"
-        rows.append(Generation(version, finished, size, databases, kept))
+        rows.append(Generation(version, finished, size, partitions, kept))
     return rows
 
 

@@ -6,12 +6,12 @@ order, then the new ones by key: no sort of the whole, and equal inputs give equ
 tried only the due time may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
-and 30 d. Gone, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days, then gone; a
-page that was postponed with its host, or whose host is denied or dropped, has not failed. A capture whose permission is
-withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth of
-a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since it
-was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one request a
-day.
+and 30 d. Gone, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
+then gone; a page that was postponed with its host, or whose host is denied, has not failed. A capture whose permission
+is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth
+of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
+it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
+request a day.
 """
 
 from datetime import datetime
@@ -20,6 +20,9 @@ from tasks.stages.crawl.db import crawldb, fetchlog
 from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
+
+# Reasons of pages that have not failed themselves.
+_PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
 
 NEW = """
 CREATE TABLE new AS
@@ -38,9 +41,6 @@ SELECT key FROM previous JOIN (
   SELECT key, max(lastmod) AS lastmod FROM links WHERE lastmod IS NOT NULL GROUP BY key
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
-
-# Reasons of pages that have not failed themselves.
-_PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
 
 # The empty row adds the column to crawl DBs that were made without it.
 _TRIED_AND_NEW = """

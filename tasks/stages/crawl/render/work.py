@@ -155,8 +155,8 @@ class Work:
     async def _obstacle(self, page: Waiting) -> str | None:
         """Returns why a page is not to be shown now, or None."""
         host = self._politeness.host(page.host)
-        if reason := self._policy.withheld(page.host):
-            return reason
+        if withheld := self._policy.withheld(page.host):
+            return withheld
         if self._policy.pauses(page.host):
             return HOST_PAUSED
         if max(time.monotonic(), host.next_at) > self._deadline:
