@@ -62,6 +62,8 @@ class Live:
 
     def __init__(self, output: Output, state: Callable[[], State]) -> None:
         self._output = output
+        # A store that does not answer holds up no task that is told to stop.
+        self._store = Store(output.store.root, brief=True)
         self._state = state
         self._begun = datetime.now(UTC)
         self._last = (time.monotonic(), 0)
@@ -100,7 +102,7 @@ class Live:
 
     def _write(self, state: bytes) -> None:
         try:
-            with self._output.store.write(f"{self._output.address.path}/{FILE}") as file:
+            with self._store.write(f"{self._output.address.path}/{FILE}") as file:
                 file.write(state)
         except (SluiceError, OSError) as error:
             if not self._failing:
