@@ -5,12 +5,13 @@ import gc
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
-from tasks.run import pid1, takedown_cli
+from tasks.run import crawl_cli, pid1, takedown_cli
 from tasks.run.catalogue import STAGES
 
 
@@ -60,9 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     near.add_argument("--jaccard", type=float, help="least similarity, 0 to 1; default: that of the version's dedup")
     near.add_argument("--most", type=int, default=20, help="copies to show; default: 20")
     near.add_argument("--json", action="store_true", help="print JSON")
-    reason = _command(commands, "why", "why a URL is crawled, or is not", _why)
-    reason.add_argument("url", help="as you would type it into a browser")
-    reason.add_argument("--json", action="store_true", help="print JSON")
+    crawl_cli.add_commands(partial(_asking, commands))
     look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
     look.add_argument("--json", action="store_true", help="print JSON")
@@ -93,6 +92,16 @@ def _command(commands: Any, name: str, text: str, run: Any) -> argparse.Argument
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a field, as in TOML")
     command.set_defaults(run=run)
     return command
+
+
+def _asking(commands: Any, name: str, text: str, ask: crawl_cli.Ask) -> Any:
+    def run(options: argparse.Namespace) -> None:
+        from tasks.run.runner import open_store
+
+        recipe = _recipe(options)
+        ask(recipe, open_store(recipe), options)
+
+    return _command(commands, name, text, run)
 
 
 def _recipe(options: argparse.Namespace) -> Any:
@@ -196,16 +205,6 @@ def _similar(options: argparse.Namespace) -> None:
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
 
 
-def _why(options: argparse.Namespace) -> None:
-    from tasks.run.runner import open_store
-    from tasks.stages.crawl.why import why
-    from tasks.stages.crawl.why_text import render
-
-    recipe = _recipe(options)
-    found = why(open_store(recipe), recipe.name, recipe.crawl, options.url, options.version)
-    print(json.dumps(found, indent=1, default=str) if options.json else render(found))
-
-
 def _audit(options: argparse.Namespace) -> int:
     """Returns 1 where something current has what is taken down."""
     from tasks.run.audit import audit, render
@@ -279,6 +278,8 @@ def enter() -> int:
     pid1.fork_below_init()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     status = handling_broken_pipe(main)
-    # The process ends: a last collection of live objects would take a twentieth of a crawl's time.
-    gc.freeze()
+    # The process ends: a last collection of live objects would take a twentieth of a crawl's time. (Commands that only
+    # read have few, and DuckDB reports those that are left.)
+    if sys.argv[1:] and sys.argv[1] in STAGES:
+        gc.freeze()
     return status

@@ -7,6 +7,7 @@ segment and the crawl DB, each the newest there is, or those of one version.
 import tempfile
 import uuid
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
@@ -19,12 +20,13 @@ from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
 from tasks.formats.robots.tdmrep import Reservations
 from tasks.formats.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
-from tasks.stages.crawl.db import crawldb, duck, fetchlist
+from tasks.stages.crawl.db import crawldb, duck, fetchlist, generations
+from tasks.stages.crawl.db.due import due_of
 from tasks.stages.crawl.db.lookup import Lookup
 from tasks.stages.crawl.hosts.rules import LIFE
-from tasks.stages.crawl.hosts_file import read
+from tasks.stages.crawl.hosts_file import HostsFile, read
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of
-from tasks.stages.crawl.policy import Policy, held_in
+from tasks.stages.crawl.policy import HOST_DROPPED, Policy, held_in
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
 Found = dict[str, Any]
@@ -51,45 +53,89 @@ _BY_KEY = "SELECT * FROM stored WHERE key = CAST(? AS UUID)"
 _BY_HOST = "SELECT * FROM stored WHERE host = ?"
 
 
-class Facts:
-    """One URL, and the artifacts with rows about it.
+class Sources:
+    """What the facts about any URL of a recipe are read from; opened once for all URLs that are asked for.
 
     Args:
         store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
+        version: one cycle; "": the newest artifact of each kind.
+    """
+
+    def __init__(self, store: Store, recipe: str, config: CrawlConfig, version: str) -> None:
+        self.config = config
+        self._store = store
+        self._recipe = recipe
+        self._version = version
+        self._opened: dict[str, dict[str, Artifact]] = {}
+
+    @cached_property
+    def tombstones(self) -> list[tombstones.Tombstone]:
+        """What is taken down in the recipe."""
+        return tombstones.read(tombstones.in_force(self._store, self._recipe))
+
+    @cached_property
+    def hosts_file(self) -> HostsFile | None:
+        """The hosts file as it is now; None where it cannot be read here."""
+        try:
+            return read(self.config.hosts_file)[0]
+        except (SluiceError, OSError):
+            return None
+
+    def of(self, name: str) -> dict[str, Artifact]:
+        """Returns the artifacts about a partition by kind (seeds, fetchlist, segment, crawldb), those that are there.
+
+        Raises:
+            InputError: nothing of the version is there, or the files of its crawl DB were removed.
+        """
+        if name not in self._opened:
+            artifacts = {}
+            for kind in ("seeds", "fetchlist", "segment", "crawldb"):
+                found = self._find(f"{self._recipe}/{kind}" + ("" if kind == "seeds" else f"/{name}"))
+                if found is not None:
+                    artifacts[kind] = found
+            if self._version and not artifacts:
+                which = f"{self._recipe}@{self._version}"
+                raise InputError(f"no cycle {which} is in {self._store.root}", "name another version, or none")
+            if "crawldb" in artifacts:
+                generations.require(artifacts["crawldb"])
+            self._opened[name] = artifacts
+        return self._opened[name]
+
+    def _find(self, name: str) -> Artifact | None:
+        if self._version:
+            return Artifact.find(self._store, ArtifactId(name, self._version))
+        return newest(self._store, name)
+
+
+class Facts:
+    """One URL, and the artifacts with rows about it.
+
+    Args:
+        sources: what is read.
         asked: the URL as the user wrote it.
         url: the same, canonical.
-        version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for.
 
     Attributes:
-        artifacts: by kind (seeds, fetchlist, segment, crawldb), those that are there.
+        artifacts: those about its partition; see `Sources.of`.
         policy: the hosts file.
         tombstones: what is taken down in the recipe.
 
     Raises:
-        InputError: nothing of that version is there.
+        InputError: see `Sources.of`.
     """
 
-    def __init__(
-        self, store: Store, recipe: str, config: CrawlConfig, asked: str, url: str, version: str, now: datetime
-    ) -> None:
-        self._config = config
+    def __init__(self, sources: Sources, asked: str, url: str, now: datetime) -> None:
+        self._config = sources.config
         self._asked = asked
         self._link = link(url)
         self._now = now
-        self._member = member(self._link.owner % config.partitions)
-        self.artifacts: dict[str, Artifact] = {}
-        for kind in ("seeds", "fetchlist", "segment", "crawldb"):
-            name = f"{recipe}/{kind}" + ("" if kind == "seeds" else f"/{self._member}")
-            found = Artifact.find(store, ArtifactId(name, version)) if version else newest(store, name)
-            if found is not None:
-                self.artifacts[kind] = found
-        if version and not self.artifacts:
-            raise InputError(f"no cycle {recipe}@{version} is in {store.root}", "name another version, or none")
-        self.policy, self.policy_from = self._read_policy()
-        self.tombstones = tombstones.read(tombstones.in_force(store, recipe))
+        self._member = member(self._link.owner % self._config.partitions)
+        self.artifacts = sources.of(self._member)
+        self.policy, self.policy_from = self._read_policy(sources)
+        self.tombstones = sources.tombstones
 
     def gathered(self) -> Found:
         """Returns everything that is known, as `why` describes it."""
@@ -116,18 +162,18 @@ class Facts:
     def _key(self) -> str:
         return str(uuid.UUID(bytes=self._link.key))
 
-    def _read_policy(self) -> tuple[Policy, str]:
+    def _read_policy(self, sources: Sources) -> tuple[Policy, str]:
         """Returns the current hosts file, or the copy in the last fetch list where it cannot be read here."""
         if not self._config.hosts_file:
             return Policy(), ""
-        try:
-            return Policy(read(self._config.hosts_file)[0]), self._config.hosts_file
-        except (SluiceError, OSError):
-            listed = self.artifacts.get("fetchlist")
-            where = f"{self._config.hosts_file}, which cannot be read here"
-            return Policy(
-                held_in(listed) if listed else None
-            ), f"{where}; as {listed.address} holds it" if listed else where
+        listed = self.artifacts.get("fetchlist")
+        listed_at = listed.record.finished if listed else None
+        if sources.hosts_file is not None:
+            return Policy(sources.hosts_file, listed_at=listed_at), self._config.hosts_file
+        where = f"{self._config.hosts_file}, which cannot be read here"
+        if listed is None:
+            return Policy(), where
+        return Policy(held_in(listed), listed_at=listed_at), f"{where}; as {listed.address} holds it"
 
     def _site_rules(self) -> Found | None:
         if not self.policy_from:
@@ -139,15 +185,22 @@ class Facts:
             "denied_by": self.policy.denial(host),
             "delay_s": self.policy.delay_s(host, config.delay_s),
             "max_pages": self.policy.max_pages(host, config.max_pages_per_host),
+            "paused": self.policy.pauses(host),
+            "dropped": self.policy.withheld(host) == HOST_DROPPED,
+            "interval_s": self.policy.interval_s(host),
+            "again_since": self.policy.again_since(self._link.url),
+            "written_as": written if (written := self.policy.rewritten(self._link).url) != self._link.url else "",
             "headers": sent,
         }
 
     def _seed(self, lookup: Lookup) -> Found:
         """Returns whether it is a seed, and the line of a seed file that was set aside for it."""
-        seeds = lookup.files("seeds", file_of(number_of(self._member)))
         query = "SELECT * EXCLUDE (file_row_number) FROM stored WHERE text IN (?, ?)"
         aside = lookup.one("seeds", lookup.files("seeds", REJECTED_FILE), query, self._asked, self._link.url)
-        return {"seed": lookup.one("seeds", seeds, _BY_KEY, self._key) is not None, "set_aside": aside}
+        return {"seed": lookup.one("seeds", self._seeds(lookup), _BY_KEY, self._key) is not None, "set_aside": aside}
+
+    def _seeds(self, lookup: Lookup) -> list[str]:
+        return lookup.files("seeds", file_of(number_of(self._member)))
 
     def _found_on(self, lookup: Lookup) -> list[str]:
         """Returns some of the pages of the segment that lead to it."""
@@ -164,7 +217,9 @@ class Facts:
         if row is None:
             return None
         record = f"urn:uuid:{row['record_id']}" if row["record_id"] else ""
-        return {**{name: row.get(name) for name in _KNOWN}, "record_id": record}
+        seed = lookup.one("seeds", self._seeds(lookup), _BY_KEY, self._key) or {}
+        due, asked = due_of(row, self.policy, self._now, seed.get("interval_s"))
+        return {**{name: row.get(name) for name in _KNOWN}, "record_id": record, "due": due, "asked_again": asked}
 
     def _tried(self, lookup: Lookup) -> Found | None:
         row = lookup.one("segment", lookup.files("segment", LOG), _BY_KEY, self._key)

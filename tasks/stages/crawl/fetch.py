@@ -31,6 +31,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.db.known import Known
+from tasks.stages.crawl.frontier.live import Live, State, state_of
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
 from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
@@ -166,7 +167,7 @@ class Crawl:
         politeness.seed(map(hostlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
         client = Client(config, begin=politeness.begin, policy=self._policy, files=self._files)
-        async with self._policy.watched(), client:
+        async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
             rules = HostRules(
                 client,
                 politeness,
@@ -205,6 +206,7 @@ class Crawl:
             )
             try:
                 self._resume(visitor)
+                self._adjust()
                 whole = await self._frontier.run()
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
@@ -212,6 +214,17 @@ class Crawl:
                 clocks.end()
                 await parser.close()
                 self._learned = (politeness.rows(), rules.rows())
+
+    def _adjust(self) -> None:
+        """Takes over what operators have changed in the hosts file."""
+        self._politeness.adjust()
+        self._order.lower_caps()
+        if self._frontier is not None:
+            self._frontier.retime()
+
+    def _state(self) -> State:
+        visited = self._frontier.visited if self._frontier is not None else set()
+        return state_of(self._watch, self._order, self._politeness, self._policy, visited, self._segment.buffered)
 
     def _resume(self, visitor: Visitor) -> None:
         """Goes through what earlier attempts have closed, as if it came now; one part at a time is in memory."""

@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.domain import domain_of
+from tasks.formats.domain import domain_of, link
 from tasks.formats.scope import Scope
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
+from tasks.stages.crawl.db import due as due_times
 from tasks.stages.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 from tasks.stages.crawl.inject import file_of, number_of, scope_of
 from tasks.stages.crawl.policy import Policy, settle
@@ -31,18 +32,33 @@ VERSION = 4
 
 # A page that is overdue by so many days counts twice.
 _WAITING_DAYS = 30
+# What operators ask for is ten front queues ahead.
+_ASKED = 1024
 
 _DUE = f"""
 CREATE TABLE due AS
-SELECT key, url, host, depth, overdue_days, seed FROM (
+SELECT key, url, host, depth, overdue_days, seed, asked FROM (
   SELECT p.key, p.url, {crawldb.HOST_OF_URL.replace("url", "p.url")} AS host, p.depth, s.key IS NOT NULL AS seed,
-    greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days
-  FROM previous p LEFT JOIN seeds s ON p.key = s.key
+    greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days, p.asked
+  FROM timed p LEFT JOIN seeds s ON p.key = s.key
   WHERE p.next_due <= $now OR p.next_due IS NULL -- was taken down: out of scope, unless it was lifted
   UNION ALL BY NAME
-  SELECT s.key, s.url, s.host, 0 AS depth, true AS seed, 0.0 AS overdue_days
+  SELECT s.key, s.url, s.host, 0 AS depth, true AS seed, 0.0 AS overdue_days, false AS asked
   FROM seeds s ANTI JOIN previous p USING (key)
 )
+"""
+
+_DUE_ROW = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("key", "url", "host")),
+        pa.field("depth", pa.int32()),
+        pa.field("overdue_days", pa.float64()),
+        *(pa.field(name, pa.bool_()) for name in ("seed", "asked")),
+    ]
+)
+_REWRITTEN = """
+INSERT INTO due BY NAME SELECT * FROM (SELECT * REPLACE (CAST(key AS UUID) AS key) FROM rewritten)
+ANTI JOIN due USING (key) ANTI JOIN previous USING (key)
 """
 
 # `cap` is the number of polite requests in the time box; a host whose back-off is longer than the box is left out.
@@ -62,7 +78,8 @@ _CHOSEN = f"""
 CREATE TABLE chosen AS
 WITH scored AS (
   SELECT d.key, d.url, d.host, d.depth, d.seed, l.domain, l.cap,
-    l.score / (1 + d.depth) * (1 + least(d.overdue_days, 365) / {_WAITING_DAYS}) AS score
+    l.score / (1 + d.depth) * (1 + least(d.overdue_days, 365) / {_WAITING_DAYS})
+      * CASE WHEN d.asked THEN {_ASKED} ELSE 1 END AS score
   FROM due d JOIN listed l USING (host) WHERE l.in_domain <= $hosts_per_domain
 ), weighed AS (
   SELECT a.* REPLACE (a.score * coalesce(s.score, 1.0) AS score) FROM scored a LEFT JOIN seeds s ON a.key = s.key
@@ -139,7 +156,10 @@ def _choose(
     connection: duckdb.DuckDBPyConnection, config: CrawlConfig, scope: Scope, now: datetime, policy: Policy
 ) -> int:
     """Makes the tables `listed` (hosts) and `chosen` (URLs); returns how many URLs were due."""
+    due_times.attach(connection, policy, now)
     connection.execute(_DUE, {"now": now})
+    if policy.rewrites:
+        _rewrite(connection, policy)
     _keep_scope(connection, scope, policy)
     hosts = [row[0] for row in connection.execute("SELECT DISTINCT host FROM due ORDER BY host").fetchall()]
     named = {
@@ -159,10 +179,30 @@ def _choose(
     return int(connection.execute("SELECT count(*) FROM due").fetchall()[0][0])
 
 
+def _rewrite(connection: duckdb.DuckDBPyConnection, policy: Policy) -> None:
+    """Replaces URLs of the table `due` by what the rules of their hosts make of them, unless that is known already."""
+    rows = connection.execute("SELECT url, host, depth, overdue_days, seed, asked FROM due").fetchall()
+    new: dict[str, tuple[object, ...]] = {}
+    old = []
+    for url, *fields in rows:
+        found = link(url)
+        target = policy.rewritten(found)
+        # Another domain may be of another partition.
+        if target is not found and target.owner == found.owner:
+            old.append(url)
+            new.setdefault(target.url, (target.key.hex(), target.url, target.host, *fields[1:]))
+    columns = zip(*new.values(), strict=True) if new else ((),) * len(_DUE_ROW)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, _DUE_ROW, strict=True)]
+    connection.register("rewritten", pa.Table.from_arrays(arrays, schema=_DUE_ROW))
+    connection.register("replaced", duck.strings(url=old))
+    connection.execute("DELETE FROM due WHERE url IN (SELECT url FROM replaced)")
+    connection.execute(_REWRITTEN)
+
+
 def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope, policy: Policy) -> None:
-    """Removes URLs out of scope and denied hosts from the table `due`."""
+    """Removes URLs out of scope, and of hosts that are denied or paused, from the table `due`."""
     hosts = connection.execute("SELECT DISTINCT host FROM due").fetchall()
-    outside = [host for (host,) in hosts if not scope.covers_host(host) or policy.denies(host)]
+    outside = [host for (host,) in hosts if not scope.covers_host(host) or policy.denies(host) or policy.pauses(host)]
     if outside:
         connection.register("outside", duck.strings(host=outside))
         connection.execute("DELETE FROM due WHERE host IN (SELECT host FROM outside)")

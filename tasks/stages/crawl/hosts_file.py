@@ -13,6 +13,9 @@ Reads TOML from a local path or an object store (`[crawl] hosts_file`):
     headers = { Authorization = "env:WIKI_AUTHORIZATION" }
     cookies = { session = "file:/run/secrets/wiki-session" }
 
+    [again]
+    "https://example.org/news/*" = 2026-11-24T10:00:00Z
+
 Values of headers and cookies may be credentials: the file only has references to them, so that it can be stored in
 artifacts unchanged.
 """
@@ -20,9 +23,10 @@ artifacts unchanged.
 import os
 import re
 import tomllib
+from datetime import datetime
 from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from tasks.core.config import Config, parse
 from tasks.core.digest import sha256_of
@@ -36,6 +40,7 @@ _ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+")
 _LANGUAGES = re.compile(r"[A-Za-z0-9*;=,. -]{1,200}")
+_PARAMETER = re.compile(r"[^&=#*\s]*\*?")
 _OWN_FIELDS = {"accept-language": "accept_language", "cookie": "cookies"}
 # Headers that define the request or identify its sender cannot be set per host.
 _FIXED = frozenset(
@@ -47,6 +52,24 @@ _FIXED = frozenset(
 )
 
 
+class Rewrite(Config):
+    """One rule by which URLs are written anew."""
+
+    match: str
+    """Regular expression, looked for in the whole canonical URL."""
+
+    to: str
+    """What is put in its place; \\1 is its first group."""
+
+    @model_validator(mode="after")
+    def _can_be_applied(self) -> "Rewrite":
+        try:
+            re.compile(self.match).sub(self.to, "")
+        except (re.error, IndexError) as error:
+            raise ValueError(f"{self.match!r} to {self.to!r} is no rule: {error}") from None
+        return self
+
+
 class HostSettings(Config):
     """Settings of one host, or of all hosts of a domain; None means the recipe's value."""
 
@@ -55,6 +78,21 @@ class HostSettings(Config):
 
     max_pages: int | None = Field(default=None, ge=1)
     """In place of the recipe's `max_pages_per_host`."""
+
+    pause: bool | None = None
+    """While true no visit begins; what waits of the host goes on waiting, and no cycle lists it."""
+
+    drop_before: AwareDatetime | None = None
+    """What fetch lists made before this moment hold of the host, and what they lead to, is left for the next cycle."""
+
+    interval_s: int | None = Field(default=None, ge=60, le=366 * 86400)
+    """Pages that were fetched are due again so many seconds later, whatever their changes were."""
+
+    drop_parameters: tuple[str, ...] | None = None
+    """Query parameters that its URLs lose, by name; "*" at the end of a name stands for any ending."""
+
+    rewrite: tuple[Rewrite, ...] | None = None
+    """Rules by which its URLs are written anew, one after the other, before parameters are dropped."""
 
     accept_language: str | None = None
     """Requested languages, as in the header Accept-Language."""
@@ -73,6 +111,14 @@ class HostSettings(Config):
     def _is_list(cls, value: str | None) -> str | None:
         if value is not None and not _LANGUAGES.fullmatch(value):
             raise ValueError(f'{value!r} is no list of languages; write it as "de, en;q=0.5"')
+        return value
+
+    @field_validator("drop_parameters")
+    @classmethod
+    def _are_parameters(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in value or ():
+            if not name or not _PARAMETER.fullmatch(name):
+                raise ValueError(f"{name!r} is no parameter; write its name, or the beginning of names and *")
         return value
 
     @field_validator("headers", "cookies", mode="before")
@@ -107,11 +153,25 @@ class HostsFile(Config):
     hosts: dict[str, HostSettings] = {}
     """Settings by host, written in the same way; of several entries for a host the closest that sets a field counts."""
 
+    again: dict[str, AwareDatetime] = {}
+    """What is due although its time has not come, unless it was tried after the moment named: a URL, URLs that begin
+    alike ("https://example.org/news/*"), or a host or domain as in `deny`."""
+
     @field_validator("deny")
     @classmethod
     def _are_hosts(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         for entry in given:
             _check(entry)
+        return given
+
+    @field_validator("again")
+    @classmethod
+    def _are_pages_or_hosts(cls, given: dict[str, datetime]) -> dict[str, datetime]:
+        for entry in given:
+            if "://" not in entry:
+                _check(entry)
+            elif canonical(url := entry.removesuffix("*")) != url:
+                raise ValueError(f"{entry!r} is no URL in canonical form; write {canonical(url)!r}, or a host")
         return given
 
     @model_validator(mode="after")

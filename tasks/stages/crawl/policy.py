@@ -1,9 +1,9 @@
 """Host policy: the hosts file as applied by one task of a cycle.
 
 Reads the hosts file (`hosts_file`), and the copy of the previous stage: generate writes `policy.json` into the fetch
-list, fetch `policy/<attempt>.json` into the segment. Pauses, caps and headers are those of the copy: a resumed fetch
-continues as it began. Denied hosts are read repeatedly from the file: a denial applies at once, its removal with the
-next cycle.
+list, fetch `policy/<attempt>.json` into the segment. Headers and rewriting rules are those of the copy: a resumed fetch
+continues as it began. What slows a host down or stops it is read repeatedly from the file and applies at once: denials
+(their removal with the next cycle), delays, pauses, dropped queues, and caps that are lower than those of the copy.
 """
 
 import asyncio
@@ -11,14 +11,18 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.stage import Part
+from tasks.formats.canonical_url import canonical
+from tasks.formats.domain import Link, link
 from tasks.formats.url import authority, host_and_port
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts_file import HostSettings, HostsFile, read
@@ -28,10 +32,15 @@ log = logging.getLogger("sluice.crawl")
 FILE = "policy.json"
 _FILES = "policy"
 HOST_DENIED = "host_denied"
+HOST_DROPPED = "host_dropped"
+HOST_PAUSED = "host_paused"
+"""A page that is not rendered, since its host is paused when its turn comes."""
 EVERY_S = 10.0
 """Seconds between two reads of the hosts file."""
 
 _NO_SETTINGS = HostSettings()
+# What a running fetch takes over from the file.
+_AT_ONCE = frozenset({"delay_s", "max_pages", "pause", "drop_before"})
 _WWW = "www."
 
 
@@ -57,13 +66,16 @@ class Policy:
     Args:
         settled: the hosts file as the cycle began.
         path: its current location; "" if it is not to be read again.
+        listed_at: when the fetch list was made; None: what waits was listed just now.
     """
 
-    def __init__(self, settled: HostsFile | None = None, path: str = "") -> None:
-        self._settled = settled or HostsFile()
+    def __init__(self, settled: HostsFile | None = None, path: str = "", listed_at: datetime | None = None) -> None:
+        self._settled = self._current = settled or HostsFile()
         self._path = path
+        self._listed_at = listed_at
         self._deny = frozenset(self._settled.deny)
         self._settings = self._settled.hosts
+        self._rewrites = any(one.rewrite or one.drop_parameters for one in self._settled.hosts.values())
         self._sent: dict[str, tuple[Sent, bool]] = {}
         self._read = ""
         self._history: list[dict[str, Any]] = []
@@ -76,7 +88,7 @@ class Policy:
         Raises:
             SluiceError: the hosts file cannot be read, so the denied hosts are unknown.
         """
-        policy = cls(held_in(before), config.hosts_file)
+        policy = cls(held_in(before), config.hosts_file, before.record.finished)
         policy.look()
         return policy
 
@@ -88,13 +100,67 @@ class Policy:
         """Returns the entry by which a host is denied, or ""."""
         return next((name for name in _names(host) if name in self._deny), "")
 
+    def withheld(self, host: str) -> str:
+        """Returns why nothing of a host is tried in this cycle (HOST_DENIED, HOST_DROPPED), or ""."""
+        if self.denies(host):
+            return HOST_DENIED
+        dropped = next((one.drop_before for one in self._now(host) if one.drop_before is not None), None)
+        return HOST_DROPPED if dropped and self._listed_at and self._listed_at < dropped else ""
+
+    def pauses(self, host: str) -> bool:
+        """Returns whether a host is not to be visited for now."""
+        return bool(next((one.pause for one in self._now(host) if one.pause is not None), False))
+
     def delay_s(self, host: str, default: float) -> float:
         """Returns the pause between two requests to a host, in seconds."""
-        return next((one.delay_s for one in self._of(host) if one.delay_s is not None), default)
+        known = (one.delay_s for one in (*self._now(host), *self._of(host)) if one.delay_s is not None)
+        return next(known, default)
 
     def max_pages(self, host: str, default: int) -> int:
-        """Returns how many requests a host may get in a cycle."""
-        return next((one.max_pages for one in self._of(host) if one.max_pages is not None), default)
+        """Returns how many requests a host may get in a cycle: as it began, or fewer."""
+        most = next((one.max_pages for one in self._of(host) if one.max_pages is not None), default)
+        return min(most, next((one.max_pages for one in self._now(host) if one.max_pages is not None), most))
+
+    def interval_s(self, host: str) -> int | None:
+        """Returns after how many seconds a host's pages are due again; None where their changes tell."""
+        return next((one.interval_s for one in self._of(host) if one.interval_s is not None), None)
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether it sets the interval of any host."""
+        return any(one.interval_s is not None for one in self._settings.values())
+
+    @property
+    def again(self) -> Mapping[str, datetime]:
+        """What is to be tried again if it was not tried since (`HostsFile.again`)."""
+        return self._settled.again
+
+    def again_since(self, url: str) -> datetime | None:
+        """Returns the moment since which a canonical URL is to be tried again; None if it is not asked for."""
+        begun = (at for entry, at in self.again.items() if entry[-1] == "*" and url.startswith(entry[:-1]))
+        found = [*begun, *filter(None, (self.again.get(url), self.host_again_since(authority(url))))]
+        return max(found, default=None)
+
+    def host_again_since(self, host: str) -> datetime | None:
+        """Returns the moment since which all URLs of a host are to be tried again; None if they are not asked for."""
+        return max((self.again[name] for name in _names(host) if name in self.again), default=None)
+
+    def rewritten(self, found: Link) -> Link:
+        """Returns a link as the rules for its host write it; unchanged where that is no URL that can be crawled."""
+        if not self._rewrites:
+            return found
+        settings = list(self._of(found.host))
+        url = found.url
+        for rule in next((one.rewrite for one in settings if one.rewrite is not None), ()):
+            url = re.sub(rule.match, rule.to, url)
+        names = next((one.drop_parameters for one in settings if one.drop_parameters is not None), ())
+        new = canonical(_without(url, names) if names else url)
+        return found if new is None or new == found.url else link(new)
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether it has rules for any host's URLs."""
+        return self._rewrites
 
     def sent_to(self, url: str) -> Sent:
         """Returns the additional headers for a canonical URL; credentials only for exactly their host."""
@@ -128,28 +194,37 @@ class Policy:
                     headers["Cookie"] = "; ".join(cookies)
                 self._sent[host] = (Sent(headers, frozenset(map(str.lower, headers))), one.over_http)
 
-    def look(self) -> None:
-        """Reads the denied hosts from the hosts file again.
+    def look(self) -> bool:
+        """Reads the hosts file again; returns whether it has changed.
 
         Raises:
             SluiceError: it cannot be read, or is invalid; the previous state is kept.
         """
         if not self._path:
-            return
+            return False
         file, content = read(self._path)
         if content == self._read:
-            return
+            return False
         denied = frozenset(file.deny)
         if added := sorted(denied - self._deny):
             log.warning("denied from now on: %s", ", ".join(added))
+        before, after = _at_once(self._current), _at_once(file)
+        changed = {
+            host: after.get(host, {}) for host in sorted({*before, *after}) if before.get(host) != after.get(host)
+        }
+        if changed and self._read:
+            log.warning("settings of hosts from now on: %s", json.dumps(changed))
         self._deny |= denied
-        self._read = content
-        self._history.append({"at": datetime.now(UTC).isoformat(), "sha256": content, "denied": added})
+        self._current, self._read = file, content
+        self._history.append(
+            {"at": datetime.now(UTC).isoformat(), "sha256": content, "denied": added, "hosts": changed}
+        )
+        return True
 
     @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        """Reads the hosts file every ten seconds."""
-        task = asyncio.ensure_future(self._watch()) if self._path else None
+    async def watched(self, changed: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        """Reads the hosts file every ten seconds, and calls `changed` in this event loop when it has changed."""
+        task = asyncio.ensure_future(self._watch(changed)) if self._path else None
         try:
             yield
         finally:
@@ -163,23 +238,26 @@ class Policy:
             settled = self._settled.model_copy(update={"deny": tuple(sorted(self._deny))})
             _write(part, f"{_FILES}/{part.attempt}.json", {"file": settled, "read": self._history})
 
-    async def _watch(self) -> None:
+    async def _watch(self, changed: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
             try:
-                await asyncio.to_thread(self.look)
+                if await asyncio.to_thread(self.look):
+                    changed()
             except (SluiceError, OSError) as error:
                 if not self._failing:
-                    log.error("who is denied stays as it was read before: %s", error)
+                    log.error("what is said of hosts stays as it was read before: %s", error)
                 self._failing = True
             else:
                 self._failing = False
 
     def _of(self, host: str) -> Iterable[HostSettings]:
-        """Returns the settings for a host, the closest first."""
-        if not self._settings:
-            return ()
-        return [self._settings[name] for name in _names(host) if name in self._settings]
+        """Returns the settings for a host as the cycle began, the closest first."""
+        return _closest(self._settings, host)
+
+    def _now(self, host: str) -> Iterable[HostSettings]:
+        """Returns the settings for a host as the file has them by now, the closest first."""
+        return _closest(self._current.hosts, host)
 
 
 def settle(config: CrawlConfig, part: Part) -> Policy:
@@ -197,12 +275,41 @@ def held_in(artifact: Artifact) -> HostsFile | None:
     return HostsFile.model_validate(json.loads(artifact.read(found[0]))["file"]) if found else None
 
 
+def _closest(settings: Mapping[str, HostSettings], host: str) -> Iterable[HostSettings]:
+    return [settings[name] for name in _names(host) if name in settings] if settings else ()
+
+
+def _at_once(file: HostsFile) -> dict[str, dict[str, Any]]:
+    """Returns what of the file a running fetch takes over, by entry."""
+    rows = (
+        (host, one.model_dump(mode="json", include=set(_AT_ONCE), exclude_none=True))
+        for host, one in file.hosts.items()
+    )
+    return {host: row for host, row in rows if row}
+
+
+def _without(url: str, names: tuple[str, ...]) -> str:
+    """Returns a URL without the query parameters of some names; see `HostSettings.drop_parameters`."""
+    path, mark, query = url.partition("?")
+    exact = frozenset(names)
+    begun = tuple(name[:-1] for name in names if name.endswith("*"))
+
+    def stays(field: str) -> bool:
+        name = field.partition("=")[0]
+        return name not in exact and not (begun and name.startswith(begun))
+
+    kept = [field for field in query.split("&") if stays(field)]
+    return f"{path}?{'&'.join(kept)}" if mark and any(kept) else path
+
+
 def _write(part: Part, path: str, content: dict[str, Any]) -> None:
     plain = {**content, "file": content["file"].model_dump(mode="json", exclude_defaults=True)}
     with part.file(path) as file:
         file.write(json.dumps(plain, indent=1, sort_keys=True).encode())
 
 
+# Some 20 MB when full.
+@lru_cache(maxsize=1 << 15)
 def _names(host: str) -> list[str]:
     """Returns the entries for a host, the most specific first: the host, without its port, its domains."""
     name = host_and_port(f"http://{host}/")[0]

@@ -4,6 +4,7 @@ Reads the facts from hosts file and artifacts (`facts`). Sends no requests, so t
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,10 +16,11 @@ from tasks.formats.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.url import is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb
-from tasks.stages.crawl.facts import Facts
+from tasks.stages.crawl.facts import Facts, Sources
 from tasks.stages.crawl.http.address import refusal
 from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.inject import scope_of
+from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 
 Found = dict[str, Any]
 
@@ -41,17 +43,25 @@ _ADDRESS = {
 def why(
     store: Store, recipe: str, config: CrawlConfig, url: str, version: str = "", now: datetime | None = None
 ) -> Found:
-    """Returns the facts about a URL, and the obstacles to fetching it.
+    """Returns the facts about one URL; see `why_all`."""
+    (found,) = why_all(store, recipe, config, [url], version, now)
+    return found
+
+
+def why_all(
+    store: Store, recipe: str, config: CrawlConfig, urls: Iterable[str], version: str = "", now: datetime | None = None
+) -> Iterator[Found]:
+    """Yields the facts about URLs, and the obstacles to fetching them.
 
     Args:
         store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
-        url: as the user wrote it; without a scheme https, unless only http is known.
+        urls: as the user wrote them; without a scheme https, unless only http is known.
         version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for; by default this one.
 
-    Returns:
+    Yields:
         {asked, url, verdict, obstacles: [{by, says, waits}]}, and unless `url` is None, because it is no address for a
         crawler: {artifacts, partition, host, domain, seed, set_aside, found_on, known, tried, listed, rules, policy,
         pace}; unknown values are None or empty. The first obstacle is the first that a cycle would meet; one that
@@ -62,8 +72,11 @@ def why(
     """
     if not config.active:
         raise InputError(f"the recipe {recipe} does not crawl", "set [crawl] enabled, or name another recipe")
-    found = [_about(store, recipe, config, one, version, now or datetime.now(UTC)) for one in _spelled(url.strip())]
-    return next((one for one in found if any(one.get(name) for name in _MET)), found[0])
+    sources = Sources(store, recipe, config, version)
+    for url in urls:
+        moment = now or datetime.now(UTC)
+        found = [_about(sources, one, moment) for one in _spelled(url.strip())]
+        yield next((one for one in found if any(one.get(name) for name in _MET)), found[0])
 
 
 def _spelled(url: str) -> tuple[str, ...]:
@@ -71,12 +84,12 @@ def _spelled(url: str) -> tuple[str, ...]:
     return (url,) if _SCHEME.match(url) else (f"https://{url}", f"http://{url}")
 
 
-def _about(store: Store, recipe: str, config: CrawlConfig, url: str, version: str, now: datetime) -> Found:
-    plain = canonical(url)
+def _about(sources: Sources, url: str, now: datetime) -> Found:
+    plain, config = canonical(url), sources.config
     if plain is None:
         says = "no http or https URL without user name and password, or longer than 4,096 characters"
         return {"asked": url, "url": None, "verdict": f"never: it is {says}", "obstacles": [_by("url", says)]}
-    facts = Facts(store, recipe, config, url, plain, version, now)
+    facts = Facts(sources, url, plain, now)
     found = facts.gathered()
     scope = _scope(facts, config)
     obstacles = [*_by_recipe(facts, config, scope, found), *_by_site(found["rules"])]
@@ -105,10 +118,25 @@ def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) ->
     if refused := refusal(url, allow_loopback=config.allow_loopback, grants=Grants(config.allow_hosts)):
         obstacles.append(_by(refused, _ADDRESS[refused]))
     if entry := facts.policy.denial(host):
-        obstacles.append(_by("host_denied", f'the hosts file denies "{entry}" ({facts.policy_from})'))
+        obstacles.append(_by(HOST_DENIED, f'the hosts file denies "{entry}" ({facts.policy_from})'))
+    obstacles += _by_hosts_file(found["policy"])
     if is_trap(url):
         obstacles.append(_by("trap_path", "its path repeats itself, or has more than 20 segments"))
     return obstacles
+
+
+def _by_hosts_file(policy: Found | None) -> list[Found]:
+    if policy is None:
+        return []
+    found = []
+    if policy["written_as"]:
+        found.append(_by("rewritten", f"the hosts file writes it as {policy['written_as']}"))
+    if policy["paused"]:
+        found.append(_by("paused", f"the hosts file pauses its host ({policy['from']})", waits=True))
+    if policy["dropped"]:
+        says = "the hosts file drops what waited of its host in the last cycle; the next one lists it"
+        found.append(_by(HOST_DROPPED, says, waits=True))
+    return found
 
 
 def _by_takedown(facts: Facts, url: str) -> list[Found]:
@@ -140,7 +168,7 @@ def _by_cycles(found: Found, now: datetime) -> list[Found]:
     """Returns the reasons of the last cycles for which it waits."""
     known, pace = found["known"], found["pace"]
     obstacles: list[tuple[str, str]] = []
-    if known and known["next_due"] and known["next_due"] > now:
+    if known and known["due"] and known["due"] > now:
         obstacles.append(_waits(known))
     if pace["backoff_until"] and pace["backoff_until"] > now:
         obstacles.append(("host_backoff", f"its host is to be left alone until {time_of(pace['backoff_until'])}"))
@@ -150,7 +178,7 @@ def _by_cycles(found: Found, now: datetime) -> list[Found]:
 
 
 def _waits(known: Found) -> tuple[str, str]:
-    due, last = time_of(known["next_due"]), time_of(known["last_fetch"])
+    due, last = time_of(known["due"]), time_of(known["last_fetch"])
     if known["fails"]:
         times = f"{known['fails']} times in a row" if known["fails"] > 1 else "once"
         return (known["reason"], f"it failed {times}, at last {last}; it is tried again after {due}")
@@ -168,7 +196,9 @@ def _verdict(found: Found, obstacles: list[Found], recrawl: bool) -> str:
         return _new(found)
     if not recrawl:
         return f"{known['status']}; no cycle comes back to it, since recrawl is false"
-    since = f"due since {time_of(known['next_due'])}" if known["next_due"] else "due since its takedown was lifted"
+    since = f"due since {time_of(known['due'])}" if known["due"] else "due since its takedown was lifted"
+    if known["asked_again"]:
+        since = f"due, since the hosts file asks for it again as of {time_of(found['policy']['again_since'])}"
     if listed and not tried:
         return f"{since}; it was listed and not tried: the requests, the time box or its host's turn ended before"
     return f"{since}: the next cycle lists it, unless better URLs use up the requests of the cycle or of its host"

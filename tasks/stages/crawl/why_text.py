@@ -25,6 +25,11 @@ def render(found: Found) -> str:
     return "\n".join([*lines, "", f"read from: {read}"])
 
 
+def verdict(found: Found) -> str:
+    """Returns the URL and its verdict in one line, with a tab between."""
+    return f"{found['url'] or found['asked']}\t{found['verdict']}"
+
+
 def _line(name: str, says: str) -> str:
     return f"  {name:<{_LEFT}}{says}".rstrip()
 
@@ -47,7 +52,7 @@ def _known(known: Found | None) -> list[str]:
     if known["last_fetch"]:
         lines.append(_line("last try", f"{time_of(known['last_fetch'])}, failures in a row: {known['fails']}"))
     every = f", every {known['interval_s'] / _DAY_S:.3g} days" if known["interval_s"] else ""
-    lines.append(_line("due", f"{time_of(known['next_due'])}{every}"))
+    lines.append(_line("due", f"{time_of(known['due'])}{every}"))
     if known["warc_path"]:
         when = f"{time_of(known['captured_at'])}, {known['record_id']}"
         lines.append(_line("capture", f"{known['warc_path']} at byte {known['warc_offset']:,}, {when}"))
@@ -101,7 +106,8 @@ def _policy(policy: Found | None) -> list[str]:
         return []
     denied = f"denied by {policy['denied_by']}; " if policy["denied_by"] else ""
     sent = f", sent: {', '.join(policy['headers'])}" if policy["headers"] else ""
-    says = f"{denied}pause {policy['delay_s']:g} s, at most {policy['max_pages']:,} pages a cycle{sent}"
+    every = f", every {policy['interval_s'] / _DAY_S:.3g} days" if policy["interval_s"] else ""
+    says = f"{denied}pause {policy['delay_s']:g} s, at most {policy['max_pages']:,} pages a cycle{every}{sent}"
     return [_line("hosts file", f"{says} ({policy['from']})")]
 
 

@@ -20,7 +20,10 @@ from datetime import datetime
 from tasks.stages.crawl.db import crawldb, fetchlog
 from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP
-from tasks.stages.crawl.policy import HOST_DENIED
+from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
+
+# Reasons of pages that have not failed themselves.
+_PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
 
 NEW = """
 CREATE TABLE new AS
@@ -70,7 +73,7 @@ WITH joined AS (
     coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
     coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
       OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
-    CASE WHEN l.status IS NULL OR l.reason IN ('{GIVEN_UP}', '{HOST_DENIED}') THEN coalesce(a.fails, 0)
+    CASE WHEN l.status IS NULL OR l.reason IN ({_list(_PUT_OFF)}) THEN coalesce(a.fails, 0)
       WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
   FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key LEFT JOIN seeds s ON a.key = s.key
 ), paced AS (

@@ -84,6 +84,10 @@ class Domain:
         self._open.discard(host)
         return self._able(self._shares.finish(host, self.hosts[host].used)) if self._shares else []
 
+    def holds_up(self, host: str) -> bool:
+        """Returns whether a host has not finished this round."""
+        return host in self._open
+
     def may_ask(self, host: str) -> bool:
         """Returns whether a host has URLs in this round, and a request left for it."""
         queue = self.hosts.get(host)

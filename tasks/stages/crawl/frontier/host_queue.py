@@ -46,6 +46,7 @@ class HostQueue:
         cap: requests it may get in this cycle.
 
     Attributes:
+        cap: requests it may get in this cycle.
         left: requests it may still get in this cycle.
         used: requests it got in this round of its domain.
         sent: bytes that links take which it handed to other hosts in this round of the partition.
@@ -53,11 +54,11 @@ class HostQueue:
         let_go: how many links were dropped for want of room.
     """
 
-    __slots__ = ("_bytes", "_found", "_listed", "_seen", "flying", "left", "let_go", "score", "sent", "used")
+    __slots__ = ("_bytes", "_found", "_listed", "_seen", "cap", "flying", "left", "let_go", "score", "sent", "used")
 
     def __init__(self, score: float, cap: int) -> None:
         self.score = score
-        self.left = cap
+        self.cap = self.left = cap
         self.used = self.sent = 0
         self.flying = False
         self.let_go = 0
@@ -116,6 +117,12 @@ class HostQueue:
         one = heapq.heappop(self._found)
         self._bytes -= _OVERHEAD + len(one.url)
         return one
+
+    def lower(self, cap: int) -> None:
+        """Lowers the requests it may get in this cycle; a URL that is being tried keeps one."""
+        if cap < self.cap:
+            self.left = max(self.left - (self.cap - cap), 1 if self.flying else 0)
+            self.cap = cap
 
     def close(self) -> None:
         """Drops what waits."""

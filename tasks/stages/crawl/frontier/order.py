@@ -15,7 +15,7 @@ links to, and requests beyond their share.
 """
 
 import contextlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.scope import Scope
@@ -77,7 +77,8 @@ class Order:
         self._config = config
         self._number = number
         self._scope = scope
-        self._plans = Plans(config, plans or {}, policy or Policy())
+        self._policy = policy or Policy()
+        self._plans = Plans(config, plans or {}, self._policy)
         self._known = known
         self.traps = Traps(config)
         self.budget = budget
@@ -153,6 +154,24 @@ class Order:
             self._enable([host])
         if not (self._flying or self._able):
             self._begin()
+
+    def lower_caps(self) -> None:
+        """Takes over caps of hosts that operators have lowered; what waits beyond them is left for the next cycle."""
+        for domain in list(self._domains.values()):
+            for host, queue in list(domain.hosts.items()):
+                queue.lower(self._policy.max_pages(host, queue.cap))
+                if not (queue.left or queue.flying):
+                    self._able.discard(host)
+                    queue.close()
+                    if domain.holds_up(host):
+                        self._finish(domain, host)
+        if not (self._flying or self._able):
+            self._begin()
+
+    def queues(self) -> Iterator[tuple[str, HostQueue]]:
+        """Yields the hosts with URLs that wait, were tried or may come, and their queues."""
+        for domain in self._domains.values():
+            yield from domain.hosts.items()
 
     # --- links
 

@@ -98,6 +98,18 @@ class Frontier:
         self._stopped = True
         self._wake.set()
 
+    def retime(self) -> None:
+        """Takes the times of waiting hosts anew from their clocks, which were changed from outside."""
+        for heap in self._heaps.values():
+            heap[:] = [(self._time(name), number, name) for _, number, name in heap]
+            heapq.heapify(heap)
+        self._wake.set()
+
+    @property
+    def visited(self) -> set[str]:
+        """The hosts that are being visited."""
+        return {work.name for work in self._running.values()}
+
     async def run(self) -> bool:
         """Visits until nothing is left; returns False when the deadline or `stop` left URLs unvisited."""
         put_off = False
@@ -192,7 +204,11 @@ class Frontier:
         host = self._politeness.host(name)
         proven = host.latency_s is not None and host.latency_s < PROMPT_S and not host.failures
         # Of hosts that are ready at the same time the one that waited longest is first.
-        heapq.heappush(self._heaps[proven], (0.0 if host.given_up else host.next_at, self._pushed, name))
+        heapq.heappush(self._heaps[proven], (self._time(name), self._pushed, name))
+
+    def _time(self, name: str) -> float:
+        host = self._politeness.host(name)
+        return 0.0 if host.given_up else host.next_at
 
     def _release(self, now: float) -> None:
         """Frees the slots of visits that last too long, and removes finished ones."""

@@ -34,7 +34,7 @@ from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
-from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
 from tasks.stages.crawl.storage.segment import Segment
 
 log = logging.getLogger("sluice.crawl")
@@ -90,20 +90,8 @@ class Visitor:
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
         """Tries one URL; calls `done` with the outcome unless the visit must be repeated."""
-        put_off = HOST_DENIED if self._policy.denies(host.authority) else host.given_up
-        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
-        if reason:
-            return self._end(candidate, RETRY if put_off else GONE, reason)
-        if not self._rules.known(candidate.url):
-            await self._rules.look_up(candidate.url)
-            return Visit.AGAIN
-        reason = self._rules.verdict(candidate.url)
-        if reason:
-            status = RETRY if reason == UNAVAILABLE else GONE
-            return self._end(candidate, status, reason, self._rules.why(candidate.url))
-        if not self._rules.reservations_known(candidate.url):
-            await self._rules.look_up_reservations(candidate.url)
-            return Visit.AGAIN
+        if (before := await self._before(host, candidate)) is not None:
+            return before
         reserved = self._rules.reserved(candidate.url)
         fetched_at = datetime.now(UTC)
         try:
@@ -129,12 +117,33 @@ class Visitor:
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
         try:
-            outcome = await self._judged(candidate, answer, fetched_at, reserved)
+            outcome = self._rewritten(await self._judged(candidate, answer, fetched_at, reserved))
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
             log.exception("the answer of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
         self._done(candidate, outcome)
         return Visit.DONE
+
+    async def _before(self, host: Host, candidate: Candidate) -> Visit | None:
+        """Returns what ends a visit before its request: the hosts file, the address, robots.txt; None where nothing does."""
+        put_off = self._policy.withheld(host.authority) or host.given_up
+        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
+        if reason:
+            return self._end(candidate, RETRY if put_off else GONE, reason)
+        if self._policy.pauses(host.authority):
+            self._politeness.put_off(host, EVERY_S)
+            return Visit.AGAIN
+        if not self._rules.known(candidate.url):
+            await self._rules.look_up(candidate.url)
+            return Visit.AGAIN
+        reason = self._rules.verdict(candidate.url)
+        if reason:
+            status = RETRY if reason == UNAVAILABLE else GONE
+            return self._end(candidate, status, reason, self._rules.why(candidate.url))
+        if not self._rules.reservations_known(candidate.url):
+            await self._rules.look_up_reservations(candidate.url)
+            return Visit.AGAIN
+        return None
 
     def replay(self, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
@@ -231,6 +240,20 @@ class Visitor:
             return outcome
         same = outcome._replace(status=DUPLICATE, error=f"the same bytes as {original.url}"[:500])
         return self._segment.revisit(candidate, original, answer, same)
+
+    def _rewritten(self, outcome: Outcome) -> Outcome:
+        """Returns an outcome with its links as the hosts file has them written."""
+        if not self._policy.rewrites:
+            return outcome
+        new = self._policy.rewritten
+        target = new(link(outcome.redirect)).url if outcome.redirect else ""
+        return outcome._replace(
+            outlinks=tuple(dict.fromkeys(map(new, outcome.outlinks))),
+            lastmods=tuple((new(to), lastmod) for to, lastmod in outcome.lastmods),
+            canonical=new(link(outcome.canonical)).url if outcome.canonical else "",
+            # A site that leads to the spelling that a rule takes back insists on it.
+            redirect=target if target != outcome.url else outcome.redirect,
+        )
 
     def _sitemaps(self, url: str) -> tuple[Link, ...]:
         """Returns the sitemaps of a site, as links of its first fetched page."""

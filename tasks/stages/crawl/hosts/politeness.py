@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -136,12 +136,37 @@ class Politeness:
         """Returns the host, new on first sight."""
         found = self._hosts.get(authority)
         if found is None:
-            name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
-            delay = self._policy.delay_s(authority, self._config.delay_s)
-            floor = delay if is_loopback(name) else max(1.0, delay)
-            found = self._hosts[authority] = Host(authority, floor)
+            found = self._hosts[authority] = Host(authority, self._floor(authority))
             self._remember(found)
         return found
+
+    def _floor(self, authority: str) -> float:
+        name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
+        delay = self._policy.delay_s(authority, self._config.delay_s)
+        return delay if is_loopback(name) else max(1.0, delay)
+
+    def adjust(self) -> None:
+        """Takes over what operators have changed: whom they deny or drop, and delays.
+
+        Pauses under way become longer or shorter with the delay. A back-off is never shortened: the host has asked for
+        it, or does not answer.
+        """
+        for host in self._hosts.values():
+            host.given_up = host.given_up or self._policy.withheld(host.authority)
+            before = host.delay(self._config.latency_factor)
+            host.floor_s = self._floor(host.authority)
+            change = host.delay(self._config.latency_factor) - before
+            if host.next_at and (change > 0 or not host.failures):
+                host.next_at += change
+
+    def delay_s(self, authority: str) -> float:
+        """Returns the seconds from the end of a request to a host to the next one, whether it was met or not."""
+        host = self._hosts.get(authority)
+        return self._floor(authority) if host is None else host.delay(self._config.latency_factor)
+
+    def known(self) -> Mapping[str, Host]:
+        """Returns the hosts that were met, by name."""
+        return self._hosts
 
     def ready(self, host: Host, address: str = "") -> bool:
         """Returns whether a visit may send its request now; if not, the host's clock has the time of the next try.

@@ -72,7 +72,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
     politeness = Politeness(config, clocks, policy)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.end)
-        await stack.enter_async_context(policy.watched())
+        await stack.enter_async_context(policy.watched(politeness.adjust))
         client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts

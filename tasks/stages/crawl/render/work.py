@@ -28,7 +28,7 @@ from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.page.optout import opted_out
 from tasks.stages.crawl.page.parser import Parser
-from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.policy import HOST_PAUSED, Policy
 from tasks.stages.crawl.render.browser import Browser, Rendered
 from tasks.stages.crawl.render.page import PageError
 from tasks.stages.crawl.render.queue import Source, Waiting, source
@@ -155,8 +155,10 @@ class Work:
     async def _obstacle(self, page: Waiting) -> str | None:
         """Returns why a page is not to be shown now, or None."""
         host = self._politeness.host(page.host)
-        if self._policy.denies(page.host):
-            return HOST_DENIED
+        if withheld := self._policy.withheld(page.host):
+            return withheld
+        if self._policy.pauses(page.host):
+            return HOST_PAUSED
         if max(time.monotonic(), host.next_at) > self._deadline:
             return OVER_TIME
         while not self._rules.known(page.url):
@@ -201,7 +203,8 @@ class Work:
         if read.unread:
             log.warning("%s is kept without its links: %s", outcome.url, read.unread)
         found = dict.fromkeys((*map(link, shown.leads), *read.links))
-        links = tuple(one for one in found if self._scope.covers(one.url, one.host))
+        covered = (self._policy.rewritten(one) for one in found if self._scope.covers(one.url, one.host))
+        links = tuple(dict.fromkeys(covered))
         outcome = outcome._replace(outlinks=links, canonical=read.canonical if read.canonical != outcome.url else "")
         if read.noindex:
             return outcome._replace(status=GONE, reason="noindex")

@@ -10,9 +10,11 @@ from tasks.formats.scope import Scope
 from tasks.formats.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
+from tasks.stages.crawl.db.due import attach, due_of
 from tasks.stages.crawl.db.fetchlist import shares
 from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.generate import _choose
+from tasks.stages.crawl.hosts_file import HostsFile
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.rank import RANKS, scores
@@ -114,6 +116,81 @@ def test_seeds_that_are_new_are_listed_and_seeds_that_are_known_wait_until_they_
 def test_the_cycle_takes_the_best_of_what_is_due():
     urls = [url_row(f"http://a.example/{n}", depth=n) for n in range(1, 20)]
     assert chosen(urls, max_pages=3) == [f"http://a.example/{n}" for n in (1, 2, 3)]
+
+
+def fetched_row(url, days_ago, due_in_days, **changes):
+    row = {**url_row(url, overdue_days=-due_in_days), "last_fetch": NOW - timedelta(days=days_ago)}
+    return {**row, "status": crawldb.FETCHED, "fails": 0, "canonical": "", **changes}
+
+
+def hosts_file(**fields):
+    return Policy(HostsFile.model_validate(fields))
+
+
+def test_what_operators_ask_for_again_is_listed_first_though_it_is_not_due_and_once_only():
+    yesterday = NOW - timedelta(days=1)
+    urls = [fetched_row(f"http://{host}.example/{path}", 3, 20) for host in "ab" for path in ("n/1", "n/2", "o/3")]
+    urls += [url_row(f"http://c.example/{n}") for n in range(5)]
+    again = {"http://a.example/n/*": yesterday, "b.example": yesterday, "http://c.example/4": yesterday}
+    policy = hosts_file(again=again)
+    found = chosen(urls, policy=policy, max_pages=7)
+    assert set(found[:6]) == {"http://c.example/4"} | {url["url"] for url in urls[:2] + urls[3:6]}
+    assert found[6].startswith("http://c.example/")
+    tried_since = [{**row, "last_fetch": NOW - timedelta(hours=1)} for row in urls[:6]]
+    assert chosen(tried_since, policy=policy) == []
+    assert chosen(urls[:6], policy=hosts_file(again={"*.example": NOW + timedelta(hours=1)})) == []
+    assert {row["url"] for row in urls[:6] if due_of(row, policy, NOW) == (NOW, True)} == set(found[:6]) - {
+        "http://c.example/4"
+    }
+
+
+def test_a_hosts_interval_takes_the_place_of_the_one_that_its_changes_gave():
+    urls = [
+        fetched_row("http://a.example/late", 2, 20),
+        fetched_row("http://a.example/young", 0.5, 20),
+        fetched_row("http://a.example/gone", 2, 20, status=crawldb.GONE),
+        fetched_row("http://a.example/failing", 2, 20, fails=1),
+        fetched_row("http://a.example/copy", 2, 20, canonical="http://a.example/late"),
+        fetched_row("http://b.example/late", 2, 20),
+        fetched_row("http://slow.b.example/due", 2, -1),
+    ]
+    policy = hosts_file(hosts={"a.example": {"interval_s": 86400}, "slow.b.example": {"interval_s": 30 * 86400}})
+    assert chosen(urls, policy=policy) == ["http://a.example/late"]
+    assert chosen(urls) == ["http://slow.b.example/due"]
+    due = {row["url"] for row in urls if due_of(row, policy, NOW)[0] <= NOW}
+    assert due == {"http://a.example/late"}
+
+
+@pytest.mark.parametrize(("own", "hosts"), [(3600, 86400), (3 * 86400, 86400)])
+def test_of_a_seeds_interval_and_its_hosts_the_shorter_one_counts(own, hosts):
+    row = fetched_row("http://a.example/", 2, 20)
+    policy = hosts_file(hosts={"a.example": {"interval_s": hosts}})
+    with duck.connect(".") as connection:
+        connection.register("previous", pa.Table.from_pylist([row], schema=crawldb.URLS))
+        seed = pa.schema([("key", pa.uuid()), ("interval_s", pa.int64())])
+        connection.register("seeds", pa.Table.from_pylist([{"key": row["key"], "interval_s": own}], schema=seed))
+        attach(connection, policy, NOW)
+        (found,) = connection.execute("SELECT next_due FROM timed").fetchall()[0]
+    assert found == due_of(row, policy, NOW, own)[0] == row["last_fetch"] + timedelta(seconds=min(own, hosts))
+
+
+def test_a_paused_host_is_not_listed():
+    urls = [url_row("http://a.example/1"), url_row("http://b.example/1")]
+    assert chosen(urls, policy=hosts_file(hosts={"a.example": {"pause": True}})) == ["http://b.example/1"]
+
+
+def test_what_is_due_is_written_anew_by_the_rules_of_its_host_and_not_twice():
+    rule = {"match": "/print/", "to": "/"}
+    policy = hosts_file(hosts={"a.example": {"drop_parameters": ("sid", "ref*"), "rewrite": (rule,)}})
+    urls = [
+        url_row("http://a.example/x?sid=1&q=2"),
+        url_row("http://a.example/print/x?q=2&referrer=z"),
+        url_row("http://a.example/known?sid=3"),
+        fetched_row("http://a.example/known", 2, 20),
+        url_row("http://b.example/x?sid=1"),
+    ]
+    found = chosen(urls, policy=policy, seeds=["http://a.example/print/?sid=4"])
+    assert sorted(found) == ["http://a.example/", "http://a.example/x?q=2", "http://b.example/x?sid=1"]
 
 
 def test_the_requests_of_a_cycle_are_shared_by_the_partitions_that_have_work():

@@ -1,8 +1,12 @@
 """The hosts file: what it may say, and which of its entries speak of a host."""
 
+import json
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from tasks.core.errors import InputError, RecipeError
+from tasks.formats.domain import link
 from tasks.stages.crawl.hosts_file import HostsFile, read
 from tasks.stages.crawl.policy import Policy
 
@@ -80,6 +84,15 @@ def test_of_several_entries_the_closest_that_says_something_counts(policy):
         ("[hosts.'a.example']\nheaders = { 'a b' = 'env:A' }", "no name of a header"),
         ("[hosts.'*.a.example']\ncookies = { a = 'env:A' }", "go to one host only"),
         ("[hosts.'a.example']\naccept_language = \"de\\r\\nX: y\"", "no list of languages"),
+        ("[hosts.'a.example']\ninterval_s = 5", "interval_s"),
+        ("[hosts.'a.example']\ndrop_before = 2026-11-24T10:00:00", "drop_before"),
+        ("[hosts.'a.example']\ndrop_parameters = ['a=b']", "is no parameter"),
+        ("[hosts.'a.example']\nrewrite = [{ match = '(', to = '' }]", "is no rule"),
+        ("[hosts.'a.example']\nrewrite = [{ match = '(a)', to = '\\2' }]", "is no rule"),
+        ("[again]\n'a.example' = true", "again"),
+        ("[again]\n'a.example' = 2026-11-24T10:00:00", "again"),
+        ("[again]\n'A.example' = 2026-11-24T10:00:00Z", "is no host"),
+        ("[again]\n'https://a.example' = 2026-11-24T10:00:00Z", "write 'https://a.example/', or a host"),
         ("deny = [", "is not TOML"),
     ],
 )
@@ -96,6 +109,69 @@ def test_a_credential_written_into_the_file_is_refused_without_being_shown(writt
             read(written(f"[hosts.'a.example']\n{field} = {{ X-Key = {value} }}"))
         assert "s3cret" not in str(caught.value)
         assert "31337" not in str(caught.value)
+
+
+MORE = """
+[hosts."*.example.com"]
+interval_s = 86400
+pause = true
+drop_before = 2026-11-24T10:00:00+01:00
+drop_parameters = ["sid", "ref_*"]
+rewrite = [{ match = "/print/", to = "/" }, { match = "^http:(.*)", to = 'https:\\1' }]
+
+[hosts."www.example.com"]
+pause = false
+rewrite = []
+
+[again]
+"*.example.com" = 2026-11-20T00:00:00Z
+"http://a.example.com/news/*" = 2026-11-22T00:00:00Z
+"http://a.example.com/" = 2026-11-21T00:00:00Z
+"""
+
+
+def test_a_copy_in_an_artifact_says_what_the_file_said(written):
+    file, _ = read(written(MORE))
+    plain = json.loads(json.dumps(file.model_dump(mode="json", exclude_defaults=True)))
+    assert HostsFile.model_validate(plain) == file
+
+
+@pytest.mark.parametrize(
+    ("url", "becomes"),
+    [
+        ("http://a.example.com/print/x?sid=1&q=2&ref_a=3&ref=4&sid", "https://a.example.com/x?q=2&ref=4"),
+        ("http://a.example.com/x?sid=1", "https://a.example.com/x"),
+        ("http://www.example.com/print/x?sid=1&SID=2", "http://www.example.com/print/x?SID=2"),
+        ("http://b.example/print/x?sid=1", "http://b.example/print/x?sid=1"),
+    ],
+)
+def test_urls_are_written_by_the_closest_rules_that_are_set(written, url, becomes):
+    found = Policy(read(written(MORE))[0]).rewritten(link(url))
+    assert found == link(becomes)
+
+
+def test_a_rule_that_makes_no_url_of_a_link_leaves_it_as_it_is(written):
+    policy = Policy(read(written("[hosts.'a.example']\nrewrite = [{ match = '^http', to = 'mailto' }]"))[0])
+    assert policy.rewritten(link("http://a.example/x")).url == "http://a.example/x"
+
+
+def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(written):
+    file = read(written(MORE))[0]
+    policy = Policy(file)
+    assert [policy.pauses(f"{name}.example.com") for name in ("a", "www")] == [True, False]
+    assert [policy.interval_s(host) for host in ("www.example.com", "example.org")] == [86400, None]
+    days = {
+        "http://a.example.com/news/1": 22,
+        "http://a.example.com/": 21,
+        "http://a.example.com/x": 20,
+        "https://a.example.com/": 20,
+    }
+    assert {url: policy.again_since(url).day for url in days} == days
+    assert policy.again_since("http://b.example/") is None
+    listed = datetime(2026, 11, 24, 8, 59, tzinfo=UTC)
+    assert Policy(file, listed_at=listed).withheld("a.example.com") == "host_dropped"
+    assert Policy(file, listed_at=listed + timedelta(minutes=2)).withheld("a.example.com") == ""
+    assert Policy(file).withheld("a.example.com") == ""
 
 
 def test_a_file_that_is_not_there_is_no_empty_one(tmp_path):

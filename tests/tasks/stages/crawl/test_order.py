@@ -3,6 +3,7 @@
 import random
 from collections import Counter, defaultdict
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
+from tasks.stages.crawl.policy import Policy
 
 # Two domains with hosts of their own, and one host alone.
 HOSTS = ["x.a.test", "y.a.test", "z.a.test", "x.b.test", "y.b.test", "c.test"]
@@ -216,3 +218,37 @@ def test_a_site_with_links_without_end_takes_bounded_room():
         # Some times the requests that are left, and what 32 MiB hold of links to the other host.
         assert waiting < 2 * (8 * 30 + 4) + (32 << 20) / 900
     assert order.let_go > 15_000
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_cap_that_is_lowered_under_way_binds_its_host_and_ends_no_other(seed, tmp_path):
+    """At any moment, with any answers under way: the host ends at its cap, and the crawl comes to its end."""
+    draw, web = random.Random(seed), Web(seed, 120)
+    (tmp_path / "hosts.toml").write_text("")
+    policy = Policy(path=str(tmp_path / "hosts.toml"))
+    config = CrawlConfig(delay_s=1.0, partitions=1, max_depth=50, max_pages=1000)
+    start = [Candidate(url, 0, seed=True) for url in web.urls[::3]]
+    order = Order(config, 0, 1000, Scope(("*.a.test", "*.b.test", "c.test")), start, policy=policy)
+    able, flying, asked, step, moment = set(order.able), [], Counter(), 0, draw.randint(0, 40)
+    while able or flying:
+        if step == moment:
+            before, at_work = asked.copy(), {authority(one.url) for one in flying}
+            (tmp_path / "hosts.toml").write_text('[hosts."x.a.test"]\nmax_pages = 5\n[hosts."c.test"]\nmax_pages = 1\n')
+            policy.look()
+            order.lower_caps()
+        step += 1
+        if able and (not flying or draw.random() < 0.5):
+            candidate = order.take(able.pop())
+            flying += [candidate] if candidate else []
+        elif flying:
+            candidate = flying.pop(draw.randrange(len(flying)))
+            outcome = web.answer(candidate)
+            asked[authority(candidate.url)] += outcome.requested
+            order.note(candidate, outcome)
+        able |= set(order.ready())
+    assert step > moment
+    for host, cap in {"x.a.test": 5, "c.test": 1}.items():
+        assert asked[host] <= max(cap, before[host] + (host in at_work))
+    free = {host for url in web.urls if (host := authority(url)) not in ("x.a.test", "c.test")}
+    listed = {one.url for one in start if authority(one.url) in free} - web.denied
+    assert sum(asked[host] for host in free) >= len(listed)

@@ -1,0 +1,203 @@
+"""From the shell: what the crawl DB holds, many URLs for `why`, and old generations, after real cycles."""
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+from crawl_site import Site
+
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.errors import InputError
+from tasks.core.ledger import Ledger
+from tasks.run import shell
+from tasks.run.recipe import Recipe
+from tasks.run.runner import open_store, run_stage
+from tasks.run.tracking import TrackingContext
+from tasks.stages.crawl.db import generations
+
+RECIPE = """
+name = "asked"
+[crawl]
+seeds = ["{one}", "{other}"]
+allow_loopback = true
+delay_s = 0.0
+latency_factor = 0.0
+partitions = 2
+recrawl = true
+[canary]
+seeds = [0, 1]
+[place]
+store = "{folder}/store"
+"""
+
+
+def cycle(recipe, version, last="publish"):
+    for stage in ("inject", "rank", "generate", "fetch", "render", "update", "publish"):
+        mapped = stage in ("generate", "fetch", "render", "update")
+        for member in ("p0", "p1") if mapped else ("",):
+            run_stage(recipe, stage, version=version, member=member, tracking=TrackingContext("", recipe.name))
+        if stage == last:
+            return
+
+
+@pytest.fixture(scope="module")
+def crawled(tmp_path_factory):
+    """The recipe's file after one cycle over two hosts, of two partitions, with the hosts' port."""
+    folder = tmp_path_factory.mktemp("asked")
+    pages = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(6)), **{f"/{n}": f"page {n}" for n in range(5)}}
+    pages["/4"] = lambda _: web.Response(status=500)
+    with Site(pages) as site:
+        file = folder / "asked.toml"
+        hosts = ("a.localhost", "b.localhost")
+        one, other = (site.url(host=host) for host in hosts)
+        file.write_text(RECIPE.format(one=one, other=other, folder=folder))
+        cycle(Recipe.load(file), "c1")
+        yield file, site.port
+
+
+@pytest.fixture
+def ask(crawled, capsys):
+    def run(command, *arguments):
+        assert shell.main([command, "--recipe", str(crawled[0]), *arguments]) == 0
+        out = capsys.readouterr().out
+        return json.loads(out) if "--json" in arguments else out
+
+    return run
+
+
+def test_the_crawl_db_is_counted_by_status_over_all_partitions(ask):
+    found = ask("crawldb", "--json")
+    assert found["artifacts"] == ["asked/crawldb/p0@c1", "asked/crawldb/p1@c1"]
+    assert found["urls"] == 14
+    counts = {row["status"]: (row["urls"], row["failing"]) for row in found["rows"]}
+    assert counts == {"db_fetched": (10, 0), "db_gone": (2, 0), "db_unfetched": (2, 2)}
+    text = ask("crawldb")
+    assert text.startswith("14 URLs in asked/crawldb/p0@c1, ")
+    assert [line.split()[:2] for line in text.splitlines()[2:4]] == [["status", "urls"], ["db_fetched", "10"]]
+
+
+def test_urls_are_listed_by_status_reason_host_and_pattern(ask, crawled):
+    port = crawled[1]
+    rows = ask("crawldb", "--status", "db_gone", "--host", "a.localhost", "--json")["rows"]
+    assert [(row["url"], row["reason"]) for row in rows] == [(f"http://a.localhost:{port}/5", "http_404")]
+    assert ask("crawldb", "--reason", "http_404", "--reason", "http_500", "--json")["urls"] == 4
+    assert ask("crawldb", "--host", "*.localhost", "--limit", "3", "--json")["urls"] == 14
+    assert len(ask("crawldb", "--host", "*.localhost", "--limit", "3", "--json")["rows"]) == 3
+    assert ask("crawldb", "--url", f"http://b.*:{port}/?", "--json")["urls"] == 6
+    assert ask("crawldb", "--host", "c.localhost", "--json") == {**ask("crawldb", "--due", "--json"), "urls": 0}
+    assert shell.main(["crawldb", "--recipe", str(crawled[0]), "--host", "https://a"]) == 2
+    assert shell.main(["crawldb", "--recipe", str(crawled[0]), "--version", "c9"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("top", "column", "first"),
+    [
+        ("hosts", "host", "a.localhost:PORT"),
+        ("domains", "domain", "a.localhost"),
+        ("reasons", "reason", ""),
+        ("kinds", "kind", "page"),
+        ("depths", "depth", 1),
+    ],
+)
+def test_it_is_counted_by_what_is_asked_for(ask, crawled, top, column, first):
+    rows = ask("crawldb", "--top", top, "--json")["rows"]
+    assert str(rows[0][column]) == str(first).replace("PORT", str(crawled[1]))
+    assert sum(row["urls"] for row in rows) == 14
+    if top == "hosts":
+        assert [(row["requests"], row["errors"], row["gone"]) for row in rows] == [(7, 2, 1), (7, 2, 1)]
+
+
+def test_many_urls_get_a_line_each(ask, crawled, tmp_path, monkeypatch):
+    start = f"http://a.localhost:{crawled[1]}"
+    (tmp_path / "urls").write_text(f"{start}/5\n\n  {start}/never\n")
+    lines = ask("why", f"{start}/1", f"@{tmp_path}/urls", "nonsense").splitlines()
+    urls, verdicts = zip(*(line.split("\t") for line in lines), strict=True)
+    assert urls == (f"{start}/1", f"{start}/5", f"{start}/never", "nonsense")
+    begins = ("not now: not due", "not now: http_404", "unknown: ", "never: ")
+    assert all(said.startswith(begin) for said, begin in zip(verdicts, begins, strict=True))
+    found = ask("why", "--json", f"{start}/1", f"{start}/5")
+    assert [one["known"]["status"] for one in found] == ["db_fetched", "db_gone"]
+    assert shell.main(["why", "--recipe", str(crawled[0]), f"@{tmp_path}/none"]) == 2
+
+
+def test_status_from_the_shell(ask):
+    assert ask("status").startswith("asked@c1\n  inject done ")
+    found = ask("status", "--json", "--version", "c1")
+    assert [one["member"] for one in found["partitions"]] == ["p0", "p1"]
+    assert found["stages"]["publish"]
+
+
+@pytest.fixture
+def aged(crawled, tmp_path):
+    """A copy of the recipe's store; returns the recipe with it, and the store."""
+    file, _ = crawled
+    shutil.copytree(file.parent / "store", tmp_path / "store")
+    (tmp_path / "asked.toml").write_text(file.read_text().replace(str(file.parent), str(tmp_path)))
+    recipe = Recipe.load(tmp_path / "asked.toml")
+    return recipe, open_store(recipe)
+
+
+def kept(store, keep=1, days=0, now=None):
+    found = generations.generations(store, "asked", keep, timedelta(days=days), now)
+    return {one.version: one.kept for one in found}
+
+
+def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, crawled, capsys):
+    recipe, store = aged
+    cycle(recipe, "slow", last="generate")
+    for version in ("c2", "c3"):
+        cycle(recipe, version)
+    needed = {"c3": "the next cycle begins from it", "c1": "slow began from it and is not complete"}
+    assert kept(store) == {**needed, "c2": ""}
+    assert kept(store, keep=2) == {**needed, "c2": "one of the newest 2"}
+    assert kept(store, days=3) == {**needed, "c2": "younger than 3 days"}
+    assert kept(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
+    with pytest.raises(InputError, match="--keep is below 1"):
+        kept(store, keep=0)
+    ask = ["prune", "--recipe", str(store.root.removesuffix("store")) + "asked.toml", "--keep", "1"]
+    assert shell.main(ask) == 0
+    assert "would be removed" in capsys.readouterr().out
+    assert store.exists("asked/crawldb/p0/c2/urls.parquet")
+    assert shell.main([*ask, "--remove", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", True), ("c1", False)]
+    left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
+    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", generations.MARK}
+    assert kept(store) == needed
+    # Lineage is whole, no stage of that cycle is run again, and the cycles that began from others go on.
+    assert not Ledger(store).drift("asked/warc@c2")
+    assert run_stage(recipe, "fetch", version="c3", member="p0", tracking=TrackingContext("", "asked")).skipped
+    run_stage(recipe, "fetch", version="slow", member="p0", tracking=TrackingContext("", "asked"))
+    cycle(recipe, "c4", last="update")
+    assert kept(store)["c4"] == "its cycle is not complete"
+    assert kept(store)["c3"] == "c4 began from it and is not complete"
+    with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c2 were removed on .* \(prune\)"):
+        generations.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
+    assert shell.main(["crawldb", *ask[1:3], "--version", "c2"]) == 2
+    assert shell.main(["why", *ask[1:3], "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch):
+    recipe, store = aged
+    cycle(recipe, "c2")
+    (_, old) = generations.generations(store, "asked", 1, timedelta())
+    removed = []
+
+    def dying(path):
+        if len(removed) == 2:
+            raise KeyboardInterrupt
+        removed.append(path)
+        type(store).remove(store, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(old.databases[0].store, "remove", dying)
+        with pytest.raises(KeyboardInterrupt):
+            generations.remove(old, "test")
+    (_, again) = generations.generations(store, "asked", 1, timedelta())
+    assert again.version == "c1"
+    generations.remove(again, "test")
+    assert list(kept(store)) == ["c2"]
+    with pytest.raises(ValueError, match="c2 stays"):
+        generations.remove(generations.generations(store, "asked", 1, timedelta())[0], "test")
