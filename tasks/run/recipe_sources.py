@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from tasks.core.config import nearest
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.recipe_sections import Sections
-from tasks.stages.consolidate.config import GOLD, SILVER
-from tasks.stages.extract.config import WEB, ExtractConfig
+from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
+from tasks.stages.extract import parsers
+from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
@@ -17,12 +18,30 @@ def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
     return (*([WEB] if crawls else []), *(source.name for source in extract.files))
 
 
-def judged_by_default(crawls: bool, extract: ExtractConfig, trusted: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the default of `ConsolidateConfig.sources`: the sources that filters judge."""
-    sources = sources_of(crawls, extract) or (WEB,)
-    if crawls:
-        sources = (WEB, *(source.name for source in extract.files if source.kind == "warc"))
-    return tuple(name for name in sources if name not in trusted)
+def with_sources(crawls: bool, extract: ExtractConfig, given: ConsolidateConfig) -> ConsolidateConfig:
+    """Returns the settings of consolidate with the kinds of the recipe's sources, and those judged by default.
+
+    Raises:
+        ValueError: the settings name other kinds.
+    """
+    kinds = {**({WEB: WEB} if crawls else {}), **{source.name: source.kind for source in extract.files}}
+    if given.kinds not in ({}, kinds):
+        raise ValueError("consolidate.kinds is filled in from [extract]: leave it out")
+    filled = given.model_copy(update={"kinds": kinds})
+    if "sources" in given.model_fields_set:
+        return filled
+    return filled.model_copy(update={"sources": filled.judged_by_default()})
+
+
+def misplaced_limits(sections: Sections) -> Iterator[str]:
+    """Yields limits of sources that the recipe does not have, or that no filter judges, and of unknown kinds."""
+    if sections.extract and sections.consolidate and sections.consolidate.kinds:
+        yield from sections.consolidate.misplaced_limits(all_kinds())
+
+
+def all_kinds() -> list[str]:
+    """Returns the kinds that sources can have: those of files, and the names of parsers."""
+    return [*KINDS, *parsers.known()]
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tasks.filters.learned.trained import misfit
 from tasks.formats.tokens.labels import SOURCE
 from tasks.run.catalogue import NEEDS
 from tasks.run.recipe_sections import Sections
-from tasks.run.recipe_sources import misnamed_sources, sources_of
+from tasks.run.recipe_sources import misnamed_sources, misplaced_limits, sources_of
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.perplexity.config import ANY_LANGUAGE
@@ -25,6 +25,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
     for check in (
         _makes,
         misnamed_sources,
+        misplaced_limits,
         _judged,
         _grouped,
         _repeated,
@@ -198,11 +199,9 @@ def _cuts(sections: Sections) -> Iterator[str]:
         return
     annotate, consolidate = both
     settings = annotate.settings["perplexity"]
-    if consolidate.limits["perplexity"]["drop_buckets"] and settings["file"] and not settings["cuts"]:
-        yield (
-            "consolidate.limits.perplexity.drop_buckets: a model from a file has no cut points: "
-            "set annotate.settings.perplexity.cuts"
-        )
+    for at, name, limits in consolidate.tables():
+        if name == "perplexity" and limits.get("drop_buckets") and settings["file"] and not settings["cuts"]:
+            yield f"{at}.drop_buckets: a model from a file has no cut points: set annotate.settings.perplexity.cuts"
 
 
 def _chunked(sections: Sections) -> Iterator[str]:
@@ -220,7 +219,8 @@ def _chunked(sections: Sections) -> Iterator[str]:
 def _named(limit: str, consolidate: ConsolidateConfig, known: tuple[str, ...] | None, misses: str) -> Iterator[str]:
     """Checks the names in a limit, given as "filter.field", where the valid names are known."""
     name, _, field = limit.partition(".")
-    for entry in consolidate.limits[name][field] or ():
-        if known is not None and entry not in known:
-            remedy = nearest(entry, known) if known else "there is none at all"
-            yield f'consolidate.limits.{limit}: {misses} "{entry}": {remedy}'
+    for at, limited, limits in consolidate.tables():
+        for entry in (limits.get(field) or ()) if limited == name else ():
+            if known is not None and entry not in known:
+                remedy = nearest(entry, known) if known else "there is none at all"
+                yield f'{at}.{field}: {misses} "{entry}": {remedy}'
