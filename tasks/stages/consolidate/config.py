@@ -32,7 +32,7 @@ class ConsolidateConfig(Config):
     sources: tuple[str, ...] | None = ("web",)
     """Sources that are filtered, except `trusted` ones; None for all. A recipe's default: the crawl, files of kind
     "warc", which come from the web, and sources that `limits` names; without a crawl, all sources. Gopher's rules were
-    designed for web prose: code has few stop words and many symbols, so their general limits would reject 338 of 551
+    designed for web prose: code has few stop words and many symbols, so their general limits reject every one of 551
     files of Python's standard library."""
 
     kinds: dict[str, str] = Field(default={}, exclude_if=lambda kinds: not kinds)
