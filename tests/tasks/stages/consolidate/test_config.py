@@ -77,7 +77,7 @@ def test_limits_of_a_kind_stay_as_short_as_they_were_given_so_that_a_general_one
         ({"gopher_qualit": {"min_letters": 0.5}}, r'pdf: no filter "gopher_qualit": did you mean "gopher_quality"'),
         (
             {"gopher_quality": {"min_leters": 0.5}},
-            r'\.pdf: gopher_quality has no setting min_leters: did you mean "min_l',
+            r'pdf: gopher_quality has no setting min_leters: did you mean "min_l',
         ),
         ({"gopher_quality": {"min_letters": "0.5"}}, r"pdf\.gopher_quality\.min_letters: .*number \(got '0\.5'\)"),
         ({"c4": {"min_sentences": 3}}, r"pdf: limits of c4, which is not in use: .*limits\.pdf\.c4=\{\}"),
