@@ -8,7 +8,7 @@ C4QualityFilter counts them, so that both give the same verdicts.
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -29,6 +29,12 @@ _KEPT, _LOREM, _CURLY, _DROPPED = range(4)
 
 class C4Measures(Annotator):
     """Measurements of C4's rules. `dropped_lines` are the numbers, from 0, of the lines that C4 removes from a text."""
+
+    version: ClassVar[int] = 2
+
+    end_marks: bool = True
+    """A line that does not end as a sentence does is dropped. C4: true. FineWeb leaves this rule out, which costs good
+    texts that are short or whose paragraphs end in other marks (docs/filters.md has figures)."""
 
     min_words: int = Field(default=3, ge=0)
     """A line of fewer words, split at spaces, is dropped. C4: 3."""
@@ -59,9 +65,11 @@ class C4Measures(Annotator):
         from tasks.filters.counting.lines import one_of
 
         lines, words = batch.line_columns, batch.words
-        # Few lines end like a sentence; only those are examined one by one.
-        candidates = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
-        candidates = (candidates | one_of(lines.stripped_last, _ENDS)) & (words.line_stretches >= self.min_words)
+        candidates = words.line_stretches >= self.min_words
+        if self.end_marks:
+            # Few lines end like a sentence; only those are examined one by one.
+            bracket = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
+            candidates &= bracket | one_of(lines.stripped_last, _ENDS)
         fates = np.full(len(lines), _DROPPED, np.int8)
         fates[candidates] = [self._fate(line) for line in lines.stripped.filter(pa.array(candidates)).to_pylist()]
         dropped = np.flatnonzero(fates == _DROPPED)
@@ -77,7 +85,7 @@ class C4Measures(Annotator):
 
     def _fate(self, line: str) -> int:
         ending = _CITATION.sub("", line) if "[" in line else line
-        if not ending.endswith(_ENDS) or ending.endswith("..."):
+        if self.end_marks and (not ending.endswith(_ENDS) or ending.endswith("...")):
             return _DROPPED
         if len(line) > self.max_word_chars and max(map(len, line.split())) > self.max_word_chars:
             return _DROPPED

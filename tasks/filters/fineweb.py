@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class FinewebMeasures(Annotator):
     """Measurements of FineWeb's rules."""
 
+    version: ClassVar[int] = 2
+
     short: int = Field(default=30, ge=1)
     """A line of no more characters is short. FineWeb: 30."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class GopherQualityMeasures(Annotator):
     """Measurements of Gopher's quality rules. Words as in `tasks.filters.counting.words`, including marks."""
 
+    version: ClassVar[int] = 2
+
     reads: ClassVar[tuple[str, ...]] = ("language",)
 
     english: tuple[str, ...] = ("en", UNDETERMINED)

@@ -5,7 +5,7 @@ The annotator writes spans, which `consolidate` replaces by placeholders; recogn
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -28,6 +28,8 @@ class Pii(Annotator):
     What overlaps is resolved here (`tasks.filters.recognisers.span.resolve`), so that the spans of
     a document never do. The sources of each rule are in the file of its recogniser.
     """
+
+    version: ClassVar[int] = 2
 
     kinds: tuple[Kind, ...] = ("email", "phone", "ip", "ssn", "card", "iban", "address")
     """Kinds of personal data to search for; a span's kind is also its placeholder, `<email>`."""

@@ -7,10 +7,14 @@ reference text against crawl less than that (`python -m benchmarks.classifiers`,
 the features were chosen on these votes, that is optimistic: on votes of the study that were not used it is 0.87.
 Other labels give other weights: the stage `train_classifiers`, method `signals`, makes a model that `model` names here.
 
+Our own rule beside it: a list of titles or names, a text with next to no sentence, scores LIST_SCORE at most. Its words
+are those of well-kept pages, and the signals alone call it good; it is not what a corpus should repeat as gold.
+
 English only: the signals count English words. Pages of an author who says "I" score lower, because the raters gave
 them lower marks; the score rates pages as training text, not their authors.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,8 +50,37 @@ WEIGHTS = Weights(
 )
 """Result of `tasks.filters.learned.signals.fit` on those votes."""
 
+LIST_SCORE = 0.4
+"""The most that a list scores: no gold (0.5), and above the limit below which pages are dropped (0.2)."""
+
+_END = re.compile(r"[.!?…][\"'”’)\]]{0,3}(?=\s|\Z)")
+_TITLE_WORDS = 25
+_MOST_TITLES = 0.5
+_MOST_WORDS_PER_END = 80
+
 _READ = ("en", UNDETERMINED)
 """English, and texts without a letter: `needs` sees to it that "und" means no more."""
+
+
+def is_list(text: str) -> bool:
+    r"""Returns whether most words of a text are in titles, or hardly any sentence ends in it.
+
+    A title is a line of at most 25 words without the end of a sentence, unless the next line goes on in small letters.
+
+    >>> is_list("Window is blank after a reload\nWrong icon in the tool bar"), is_list("It rained. We stayed at home.")
+    (True, False)
+    """
+    lines = [line for raw in text.split("\n") if (line := raw.strip())]
+    sizes = [len(line.split()) for line in lines]
+    goes_on = [line[0].islower() for line in lines[1:]] + [False]
+    ends = [len(_END.findall(line)) for line in lines]
+    titles = sum(
+        size
+        for size, end, continued in zip(sizes, ends, goes_on, strict=True)
+        if size <= _TITLE_WORDS and not end and not continued
+    )
+    words = sum(sizes)
+    return titles > _MOST_TITLES * words or words > _MOST_WORDS_PER_END * max(1, sum(ends))
 
 
 class QualityMeasures(Annotator):
@@ -56,6 +89,8 @@ class QualityMeasures(Annotator):
     Whether it is English says the annotator `language`, which must be in use: what was learnt on English pages says
     nothing about others. A text without a letter is of no language, and scored.
     """
+
+    version: ClassVar[int] = 2
 
     needs: ClassVar[tuple[str, ...]] = ("language",)
 
@@ -86,6 +121,9 @@ class QualityMeasures(Annotator):
         import numpy as np
 
         scores = self._weights.probabilities(matrix(batch.texts, self._chars))
+        if not self.model:  # what other labels call good is theirs to say
+            lists = np.fromiter((is_list(text[: self._chars]) for text in batch.texts), dtype=bool, count=len(batch))
+            scores = np.where(lists, np.minimum(scores, np.float32(LIST_SCORE)), scores)
         english = np.fromiter((language in _READ for language in batch.languages), dtype=bool, count=len(batch))
         return {"score": np.where(english, scores, np.float32(np.nan))}
 

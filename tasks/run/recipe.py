@@ -21,7 +21,7 @@ from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
 from tasks.run.recipe_sections import READ, Sections
-from tasks.run.recipe_validation import inconsistencies, judged_by_default
+from tasks.run.recipe_validation import inconsistencies, with_sources
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.chunks.config import ChunksConfig
@@ -116,10 +116,9 @@ class Recipe(Config):
     @field_validator("consolidate")
     @classmethod
     def _judges(cls, given: ConsolidateConfig, info: ValidationInfo) -> ConsolidateConfig:
-        if "sources" in given.model_fields_set or not {"makes", "crawl", "extract"} <= info.data.keys():
+        if not {"makes", "crawl", "extract"} <= info.data.keys():
             return given
-        crawls = _crawls(info.data["makes"], info.data["crawl"])
-        return given.model_copy(update={"sources": judged_by_default(crawls, info.data["extract"], given.trusted)})
+        return with_sources(_crawls(info.data["makes"], info.data["crawl"]), info.data["extract"], given)
 
     @field_validator("plan")
     @classmethod
@@ -224,9 +223,9 @@ class Recipe(Config):
             RecipeError: an unknown path or an unusable value.
         """
         settings: dict[str, Any] = json.loads(self.text)
-        crawls, trusted = _crawls(self.makes, self.crawl), self.consolidate.trusted
-        if self.consolidate.sources == judged_by_default(crawls, self.extract, trusted):
+        if self.consolidate.sources == self.consolidate.judged_by_default():
             del settings["consolidate"]["sources"]
+        settings["consolidate"].pop("kinds", None)
         settings["plan"].pop("train", None)
         settings["promote"].pop("evaluate", None)
         settings["tuned"].pop("evaluate", None)
@@ -266,9 +265,8 @@ def _across(settings: Mapping[str, Any]) -> Iterator[str]:
         return
     sections = {name: _readable(name, settings) for name in READ if _counts(name, makes)}
     crawls, extract, consolidate = _crawls(makes, crawl), sections["extract"], sections.get("consolidate")
-    if extract and consolidate and "sources" not in consolidate.model_fields_set:
-        sources = judged_by_default(crawls, extract, consolidate.trusted)
-        sections["consolidate"] = consolidate.model_copy(update={"sources": sources})
+    if extract and consolidate:
+        sections["consolidate"] = with_sources(crawls, extract, consolidate)
     yield from inconsistencies(Sections(frozenset(settings), tuple(makes), crawls, **sections))
 
 

@@ -16,7 +16,8 @@ from tasks.run.catalogue import NEEDS
 from tasks.run.recipe_sections import Sections
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
-from tasks.stages.extract.config import WEB, ExtractConfig
+from tasks.stages.extract import parsers
+from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
 from tasks.stages.perplexity.config import ANY_LANGUAGE
 
 
@@ -25,6 +26,7 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
     for check in (
         _makes,
         misnamed_sources,
+        misplaced_limits,
         _judged,
         _grouped,
         _repeated,
@@ -198,11 +200,9 @@ def _cuts(sections: Sections) -> Iterator[str]:
         return
     annotate, consolidate = both
     settings = annotate.settings["perplexity"]
-    if consolidate.limits["perplexity"]["drop_buckets"] and settings["file"] and not settings["cuts"]:
-        yield (
-            "consolidate.limits.perplexity.drop_buckets: a model from a file has no cut points: "
-            "set annotate.settings.perplexity.cuts"
-        )
+    for at, name, limits in consolidate.tables():
+        if name == "perplexity" and limits.get("drop_buckets") and settings["file"] and not settings["cuts"]:
+            yield f"{at}.drop_buckets: a model from a file has no cut points: set annotate.settings.perplexity.cuts"
 
 
 def _chunked(sections: Sections) -> Iterator[str]:
@@ -220,10 +220,11 @@ def _chunked(sections: Sections) -> Iterator[str]:
 def _named(limit: str, consolidate: ConsolidateConfig, known: tuple[str, ...] | None, misses: str) -> Iterator[str]:
     """Checks the names in a limit, given as "filter.field", where the valid names are known."""
     name, _, field = limit.partition(".")
-    for entry in consolidate.limits[name][field] or ():
-        if known is not None and entry not in known:
-            remedy = nearest(entry, known) if known else "there is none at all"
-            yield f'consolidate.limits.{limit}: {misses} "{entry}": {remedy}'
+    for at, limited, limits in consolidate.tables():
+        for entry in (limits.get(field) or ()) if limited == name else ():
+            if known is not None and entry not in known:
+                remedy = nearest(entry, known) if known else "there is none at all"
+                yield f'{at}.{field}: {misses} "{entry}": {remedy}'
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
@@ -231,12 +232,30 @@ def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
     return (*([WEB] if crawls else []), *(source.name for source in extract.files))
 
 
-def judged_by_default(crawls: bool, extract: ExtractConfig, trusted: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the default of `ConsolidateConfig.sources`: the sources that filters judge."""
-    sources = sources_of(crawls, extract) or (WEB,)
-    if crawls:
-        sources = (WEB, *(source.name for source in extract.files if source.kind == "warc"))
-    return tuple(name for name in sources if name not in trusted)
+def with_sources(crawls: bool, extract: ExtractConfig, given: ConsolidateConfig) -> ConsolidateConfig:
+    """Returns the settings of consolidate with the kinds of the recipe's sources, and those judged by default.
+
+    Raises:
+        ValueError: the settings name other kinds.
+    """
+    kinds = {**({WEB: WEB} if crawls else {}), **{source.name: source.kind for source in extract.files}}
+    if given.kinds not in ({}, kinds):
+        raise ValueError("consolidate.kinds is filled in from [extract]: leave it out")
+    filled = given.model_copy(update={"kinds": kinds})
+    if "sources" in given.model_fields_set:
+        return filled
+    return filled.model_copy(update={"sources": filled.judged_by_default()})
+
+
+def misplaced_limits(sections: Sections) -> Iterator[str]:
+    """Yields limits of sources that the recipe does not have, or that no filter judges, and of unknown kinds."""
+    if sections.extract and sections.consolidate and sections.consolidate.kinds:
+        yield from sections.consolidate.misplaced_limits(all_kinds())
+
+
+def all_kinds() -> list[str]:
+    """Returns the kinds that sources can have: those of files, and the names of parsers."""
+    return [*KINDS, *parsers.known()]
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:

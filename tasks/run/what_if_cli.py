@@ -10,12 +10,14 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import assign, changes, parse
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
+from tasks.filters.catalogue import known
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.tombstones import in_force
 from tasks.run.lineage import artifact_of_version
+from tasks.run.recipe_validation import all_kinds
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
@@ -69,24 +71,36 @@ def made_with(documents: Artifact) -> ConsolidateConfig:
 
 
 def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> ConsolidateConfig:
-    """Returns the settings with some replaced.
+    """Returns the settings with some replaced; sources that are judged by default are chosen again, as in a recipe.
 
     Not checked against the annotators of the recipe: a version may have been measured with an override.
     """
     settings: dict[str, Any] = config.model_dump(mode="json")
     assign(settings, values)
-    return parse(ConsolidateConfig, settings, "override of [consolidate]")
+    changed = parse(ConsolidateConfig, settings, "override of [consolidate]")
+    if config.sources == config.judged_by_default() and "sources" not in values:
+        changed = changed.model_copy(update={"sources": changed.judged_by_default()})
+    for problem in changed.misplaced_limits(all_kinds()):
+        raise RecipeError(*f"override of [consolidate]: {problem}".rsplit(": ", 1))
+    return changed
 
 
 def _differences(old: ConsolidateConfig, new: ConsolidateConfig, whose: str) -> str:
     """Returns the differences as text, without the limits of filters that were added or removed."""
-    changed = changes(old.model_dump(mode="json"), new.model_dump(mode="json"), "")
-    shown = [change for change in changed if not (change[0].startswith("limits.") and None in change)]
+    sides = (config.model_dump(mode="json", exclude={"kinds"}) for config in (old, new))
+    changed = changes(*sides, "")
+    shown = [change for change in changed if not (_of_a_filter(change[0]) and None in change)]
     return ", ".join(f"{path} = {_plain(value)} ({whose} {_plain(previous)})" for path, previous, value in shown)
 
 
+def _of_a_filter(path: str) -> bool:
+    """Returns whether a dotted path is a general limit, and not one of a source or kind."""
+    section, _, rest = path.partition(".")
+    return section == "limits" and rest.partition(".")[0] in known()
+
+
 def _plain(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def inputs_at(store: Store, recipe: str, version: str, source_version: str = "") -> AlignedInputs:

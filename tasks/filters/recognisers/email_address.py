@@ -40,6 +40,16 @@ _REMOTE_USERS = frozenset(("git", "hg", "svn", "cvs", "root", "gitea", "gitlab",
 _REMOTE_PATH = re.compile(r":[\w.~-]{0,255}+/")
 # Methods of arrays whose name is a top-level domain, though hardly that of a mail box: `x@w.to(device)`.
 _METHODS = frozenset((".to(", ".dot(", ".data[", ".map("))
+# What mail programs write before the "@" of a message's name: date and process, two or more hexadecimal numbers, a
+# UUID, a long random word.
+_MESSAGE = re.compile(
+    r"[0-9]{9,14}\.(?=[A-Za-z]{0,4}[0-9])[A-Za-z0-9]{4,}(?:\.[A-Za-z0-9-]+)*|[0-9A-Fa-f]{8}\.[0-9A-Fa-f]{4,9}"
+    r"|Pine\.[A-Z0-9]+\.[\w.-]+|MS-C\.[0-9]+\.[0-9]+\.\w+|E[0-9][A-Za-z0-9]{5}-[A-Za-z0-9]{6,11}-[A-Za-z0-9]{2,4}"
+    r"|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|(?=[^0-9]*(?:[0-9][^0-9]*){4})[A-Za-z0-9+=_-]{40,}"
+)
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]{6,8}")
+_MESSAGE_BEFORE = re.compile(r"<[A-Za-z0-9+=_-]{20,99}=\Z")
+_MESSAGE_LABEL = re.compile(r"(?i:message|content|msg)[-_ ]?(?i:id)[\"']?[ ]?[:=][ <\"']{0,4}\Z")
 _QUOTED = re.compile(r'"[^"\n@]{1,64}"\Z')
 
 
@@ -103,14 +113,25 @@ def _cut(label: str) -> str:
 
 
 def _is_other(text: str, start: int, at: int, end: int) -> bool:
-    """Returns whether it is a user name of a URL or of the fediverse, a path of scp or Git, or a call in code."""
+    """Returns whether it is a user name of a URL or of the fediverse, a message, a path of scp or Git, or code."""
     if text[start - 1 : start] == "@" and not text[max(0, start - 2) : start - 1].isalnum():
         return True
-    if _is_user_of_url(text, start):
+    if _is_user_of_url(text, start) or _is_message(text, start, at):
         return True
     if text[start:at] in _REMOTE_USERS and _REMOTE_PATH.match(text, end):
         return True
     return any(text.endswith(method, at, end + 1) for method in _METHODS)
+
+
+def _is_message(text: str, start: int, at: int) -> bool:
+    """Returns whether it names a message (RFC 5322, section 3.6.4), by its form or the label before it."""
+    if text[start - 1 : start] == "$" and _HEXADECIMAL.fullmatch(text, start, at):
+        return True
+    if _MESSAGE.fullmatch(text, start, at):
+        return True
+    if text[start - 1 : start] == "=" and _MESSAGE_BEFORE.search(text, max(0, start - 100), start):
+        return True
+    return _MESSAGE_LABEL.search(text, max(0, start - 24), start) is not None
 
 
 def _is_user_of_url(text: str, start: int) -> bool:

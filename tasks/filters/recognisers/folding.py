@@ -48,6 +48,7 @@ _EDGES = re.compile(
     r")"
 )
 _LABEL_BEFORE = re.compile(rf"(?<![A-Za-z]){_LABEL}([=#_/.,-]?)[+(]{{0,2}}\Z", re.IGNORECASE)
+_TO_AT = re.compile(r"[A-Za-z0-9]{1,64}+@")
 _CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
 # A hyphen may end the line of any number; without one, only a part too short to be a number by itself continues.
 _UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")
@@ -170,6 +171,8 @@ def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
     elif _may_be_label(text[max(0, at - 5) : at]) and (
         label := _LABEL_BEFORE.search(text, max(0, at - _LONGEST_LABEL), at)
     ):
+        if text[label.start() - 1 : label.start()].isdigit() and _TO_AT.match(text, at):
+            return  # inside the name of a message: "h35CC1f12345@"
         start, end = label.span(1)
         yield start, end, ":" if end > start else " "
     elif text[at - 1] == "_" and not text[max(0, at - 2) : at - 1].isalnum():

@@ -22,6 +22,8 @@ _V6 = re.compile(
     r"[23][0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{1,4}){0,7}(?:::(?:[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6})?)?"
     r"(?![0-9A-Za-z_]|:[0-9A-Fa-f:])"
 )
+# A name with its version, "XFree86-4.2.99.3"; of two addresses with a dash between, a dot comes first.
+_NAMED = re.compile(r"[A-Za-z][A-Za-z0-9_+]{0,30}-\Z")
 _COMPARED = re.compile(r"\w ?[<>]\Z")
 _LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
 _SMALL = 32
@@ -72,7 +74,11 @@ def find_v6(text: str, start: int) -> Iterator[Span]:
 
 
 def _is_other(text: str, found: re.Match[str], address: IPv4Address) -> bool:
-    """Returns whether it is a network, or a version in a comparison ("pkg<1.2.3.4")."""
+    """Returns whether it is a network, or a version: in a comparison ("pkg<1.2.3.4"), or behind a name and a dash."""
+    if text[found.start() - 1 : found.start()] == "-" and _NAMED.search(
+        text, max(0, found.start() - 32), found.start()
+    ):
+        return True
     compared = _COMPARED.search(text, max(0, found.start() - 3), found.start())
     tagged = text[found.end() : found.end() + 1] in ("<", ">")
     return (compared is not None and not tagged) or _is_network(text, found.end(), address)

@@ -44,12 +44,16 @@ _WEAK = re.compile(
 _SEXAGESIMAL = re.compile(
     r"\+ ?[0-9]{1,2} {1,2}[0-5]?[0-9] {1,2}[0-5]?[0-9](?:\.[0-9]{1,3}(?![0-9])|\Z)|\+[0-9]{1,3}\.[0-9]{1,6}\Z"
 )
+# A sum or reading with decimals: "+6073641856.9".
+_DECIMAL = re.compile(r"\+[0-9]{7,}\.[0-9]{1,3}(?![0-9])")
 # Thousands, decimals and pairs of them, minutes and seconds, and what is counted in a unit, as frequencies are.
 _AMOUNT = re.compile(
     r"[1-9][0-9]?(?:\.[0-9]{3}){2,3}|[1-9][0-9]{0,2}\.[0-9]{5,7}"
     r"|[0-9]{2,4}\.[0-9]{3} [0-9]{2,4}\.[0-9]{3}|[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}|[0-9](?: [0-9])+"
 )
 _UNIT = re.compile(r" ?(?:[kMG]?Hz|[kMGT]i?B|[kcm]m|kg|bytes?|bits?)(?![A-Za-z])")
+# The line of an address before it: "TX 77002 USA 713 853 3848".
+_ADDRESS_BEFORE = re.compile(r"[A-Z][ ,]{1,3}[0-9]{5}(?:-[0-9]{4})?[ ,]{1,3}(?:USA|U\.S\.A\.)[ ,;:]{1,3}\Z")
 _ARGUMENT = re.compile(r"[A-Za-z0-9_]\(\Z")
 _YEAR = "(?:1[5-9]|20)[0-9]{2}"
 _DATE = re.compile(
@@ -112,7 +116,7 @@ def _international(text: str, start: int, end: int) -> Iterator[Span]:
         number = found.group()
         if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
             continue  # zeros before a bare number count something
-        if (found["apart"] and not _GROUPS.match(number)) or _SEXAGESIMAL.match(number):
+        if (found["apart"] and not _GROUPS.match(number)) or _SEXAGESIMAL.match(number) or _DECIMAL.match(number):
             continue
         if kept := _longest(number, lenient=found["glued"] is found["apart"] is None):
             first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
@@ -146,10 +150,16 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
     for found in _WEAK.finditer(text, start, end):
         for first, last in _pieces(text, found.start(), found.end()):
             number = text[first:last]
-            if _is_amount(text, first, last) or not _LABELS.of(text, first, last):
+            if _is_amount(text, first, last) or not _is_labelled(text, first, last):
                 continue
             if any(exists(number, country) for country in countries) or _could_exist(number, countries):
                 yield Span("phone", first, last, Evidence.CONTEXT)
+
+
+def _is_labelled(text: str, start: int, end: int) -> bool:
+    """Returns whether a label is beside a number, or an American address before it."""
+    label = _LABELS.of(text, start, end)
+    return bool(label) or (label is None and _ADDRESS_BEFORE.search(text, max(0, start - 30), start) is not None)
 
 
 def _is_amount(text: str, start: int, end: int) -> bool:

@@ -38,8 +38,12 @@ _FORMS = {
 NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
 """Characters that cannot directly follow a number; "x12" can: the extension of an American line."""
 
-# A number is also the next field of a line, the second of two with a bar between, or behind the dash of a list.
-_OPEN = r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/]))"
+# A number is also the next field of a line, the second of two with a bar between, behind the dash of a list, or, with
+# its area code in brackets, behind an address without a space.
+_OPEN = (
+    r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/])"
+    r"|(?<=\.(?:com|org|net|edu|gov))(?=\())"
+)
 _CLOSE = rf"(?!{NO_END}|[.:-][0-9]|(?<![-.][0-9]{{4}})[,/][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}
 ANY = re.compile(f"{_OPEN}(?:{'|'.join(dict.fromkeys(_FORMS.values()))}){_CLOSE}")

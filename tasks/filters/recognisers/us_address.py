@@ -100,9 +100,26 @@ _STREET_WORD = (
     r"|[0-9](?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])"
 )
 _OF_A_STREET = re.compile(_STREET_WORD)
+_DIRECTION = re.compile("North|South|East|West")
+_LARGE = re.compile("[0-9]{3,5}")
 _OF_A_STREET_OR_UNIT = re.compile(rf"{_STREET_WORD}|(?<!\w){_UNIT}")
 # Without a street suffix: a name, the end of its line, and a town.
 _NAMED = re.compile(rf"{_APART}{_TOKEN}(?:[ ]{_TOKEN}){{0,6}}?[ \t]{{0,3}}+(?:[,;|·–—\n]|-[ ])(?:{_APART})?[A-Z]")
+# Street, town and no mark between, "1400 Smith Houston": not where a town's name may begin, since what precedes it then
+# counts something ("3 West Palm Beach").
+_RUN_ON = re.compile(r"[ ](?P<first>[A-Z][A-Za-z'’.-]{1,24})(?:[ ][A-Z][A-Za-z'’.-]{1,24}){1,3}[ ,]{1,3}\Z")
+_PLACE = re.compile(
+    r"(?:New|North|South|East|West|San|Santa|Saint|Ste?\.?|Los|Las|La|El|Fort|Ft\.?|Mount|Mt\.?|Port|Point|Lake|Salt|Palm"
+    r"|Long|Grand|Great|Little|Big|Cedar|Des|Baton|Colorado|Kansas|Oklahoma|Corpus|Ann|Boca|Coral|Daytona|Delray|Del|De"
+    r"|Green|Grosse|High|Iowa|Jersey|Jefferson|Redondo|Silver|Sioux|Union|Walnut|White|Winston|Rapid|Rock|Round|Royal"
+    r"|Sun|Terre|Thousand|Upper|Lower|Huntington|Garden|Elk|Eden|Bowling|Beverly|Battle|Overland|Newport|Myrtle|Carson"
+    r"|Chapel|Cape|Council|Culver|Dodge|Old|Mission|Mountain|Palo|Rancho|Santa|College|Cherry|Forest|Oak)"
+)
+_COUNTED = re.compile(
+    r"(?i:(?<![A-Za-z])(?:all|about|over|than|least|most|nearly|almost|some|the|these|those|other|only|first|last|next|top"
+    r"|another|approximately|around|exactly|just|our|their|its|with|between|every) )\Z"
+)
+"""Words before a number that counts what follows."""
 # Parts of the same line to the left of a house number: "998 East 900 South", "1 Kendall Square #143, ".
 _STREET_BEFORE = re.compile(rf"[ ,]{{1,3}}+(?:{_TOKEN}[ ,\n]{{1,40}}+){{0,6}}+")
 
@@ -163,12 +180,26 @@ def _is_address(window: str, house: re.Match[str]) -> bool:
         return False
     if house["box"]:
         return True
+    run_on = _RUN_ON.match(window, at)
+    if run_on and not _PLACE.fullmatch(run_on["first"]) and _is_large(window, house):
+        return True
     # The last name before the state is the town.
     last = len(window.rstrip(" \t\n,;"))
     street_end = max(at, *(window.rfind(gap, at, last) for gap in " \n,"))
-    if _OF_A_STREET_OR_UNIT.search(window, at, street_end):
+    directed = run_on and _DIRECTION.fullmatch(run_on["first"]) and run_on.end("first")
+    if _OF_A_STREET_OR_UNIT.search(window, directed or at, street_end):
         return True
+    if directed:
+        return _is_large(window, house)
     return not _YEAR.match(house.group()) and _NAMED.match(window, at) is not None
+
+
+def _is_large(window: str, house: re.Match[str]) -> bool:
+    """Returns whether a number is a house's by its size: of three digits and more, no year, nothing counted."""
+    number = house.group()
+    if _COUNTED.search(window, max(0, house.start() - 16), house.start()):
+        return False
+    return _LARGE.fullmatch(number) is not None and not _YEAR.match(number)
 
 
 def _goes_on(window: str, house: re.Match[str], end: int) -> bool:

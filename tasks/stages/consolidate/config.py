@@ -6,10 +6,14 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, nearest
-from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_of, known, require_unique
+from tasks.filters.catalogue import SCORE_SETTINGS, known, require_unique
+from tasks.stages.consolidate import limits as limit_tables
 
 SILVER, GOLD = "silver", "gold"
 """The tiers of kept documents."""
+
+_WEB = "web"
+"""The crawl as a source, and its kind."""
 
 # Prefixes of Arrow's names of numeric and boolean types.
 _NUMBERS = ("int", "uint", "float", "halffloat", "double", "bool")
@@ -22,12 +26,17 @@ class ConsolidateConfig(Config):
     """Filters in the precedence of their reasons; the annotators that they read must be in `[annotate] use`."""
 
     limits: dict[str, dict[str, Any]] = Field(default={}, validate_default=True)
-    """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults."""
+    """Limits by filter, such as `[consolidate.limits.gopher_quality] min_words = 30`; the rest are defaults. Tables of
+    a kind of source or of one source lie over them: `[consolidate.limits.pdf.gopher_quality] min_letters = 0.5`."""
 
     sources: tuple[str, ...] | None = ("web",)
-    """Sources that are filtered, except `trusted` ones; None for all. A recipe's default: the crawl and files of kind
-    "warc", which come from the web; without a crawl, all sources. Gopher's rules were designed for web prose: code has
-    few stop words and many symbols, so they would reject 338 of 551 files of Python's standard library."""
+    """Sources that are filtered, except `trusted` ones; None for all. A recipe's default: the crawl, files of kind
+    "warc", which come from the web, and sources that `limits` names; without a crawl, all sources. Gopher's rules were
+    designed for web prose: code has few stop words and many symbols, so their general limits reject every one of 551
+    files of Python's standard library."""
+
+    kinds: dict[str, str] = Field(default={}, exclude_if=lambda kinds: not kinds)
+    """Kind of each source, for limits by kind. Filled in from [extract]."""
 
     dedup: bool = True
     """Drop duplicates of documents that pass the filters, as `duplicate_exact` and `duplicate_near`, and all but the
@@ -78,7 +87,7 @@ class ConsolidateConfig(Config):
     def _complete(cls, limits: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         if "filters" not in info.data:
             return limits  # the error in `filters` is already reported
-        return complete(filter_of, info.data["filters"], limits, ("consolidate.filters", "consolidate.limits"))
+        return limit_tables.completed(info.data["filters"], limits)
 
     @field_validator("gold")
     @classmethod
@@ -95,11 +104,42 @@ class ConsolidateConfig(Config):
             return drop_lines
         if drop_lines and "c4" not in info.data["filters"]:
             raise ValueError('drop_lines needs "c4" among the filters')
-        if drop_lines and info.data["limits"].get("c4", {}).get("min_sentences", 1) < 1:
-            raise ValueError("drop_lines needs a c4.min_sentences of 1 or more: a text could lose all its lines")
+        filters, limits = info.data["filters"], info.data["limits"]
+        for at, name, table in limit_tables.tables(filters, limits) if drop_lines else ():
+            if name == "c4" and table.get("min_sentences", 1) < 1:
+                raise ValueError(f"drop_lines needs {at}.min_sentences of 1 or more: a text could lose all its lines")
         if drop_lines and info.data.get("cut_repeated"):
             raise ValueError("drop_lines and cut_repeated together could take all lines of a text: use one of them")
         return drop_lines
+
+    def tables(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+        """Yields the dotted path of every table of limits, its filter, and the limits in it; see `limits.tables`."""
+        return limit_tables.tables(self.filters, self.limits)
+
+    def limits_of(self, source: str) -> dict[str, dict[str, Any]]:
+        """Returns the complete limits of each filter for the documents of a source; see `limits.of_source`."""
+        return limit_tables.of_source(self.filters, self.limits, source, self.kinds.get(source, ""))
+
+    def limited(self) -> tuple[str, ...]:
+        """Returns the sources with limits of their own, by name or by kind."""
+        scopes = limit_tables.scopes(self.filters, self.limits)
+        return tuple(source for source, kind in self.kinds.items() if source in scopes or kind in scopes)
+
+    def judged_by_default(self) -> tuple[str, ...]:
+        """Returns the default of `sources`."""
+        kinds, limited = self.kinds or {_WEB: _WEB}, self.limited()
+        judged = [name for name in kinds if _WEB not in kinds or kinds[name] in (_WEB, "warc") or name in limited]
+        return tuple(name for name in judged if name not in self.trusted)
+
+    def misplaced_limits(self, kinds: Collection[str]) -> Iterator[str]:
+        """Yields every table of limits that no document could meet; see `limits.misplaced`.
+
+        Args:
+            kinds: kinds that sources can have, beyond those of this recipe.
+        """
+        sources = self.kinds if self.sources is None else self.sources
+        judged = set(sources) - set(self.trusted)
+        return limit_tables.misplaced(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
         """Yields annotator, field and minimum of every mark of `gold`."""
@@ -140,13 +180,13 @@ class ConsolidateConfig(Config):
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]
     ) -> Iterator[tuple[str, str]]:
         """Yields errors and remedies of limits on models that the recipe defines."""
-        for name in (scored for scored in SCORE_SETTINGS if scored in self.filters and scored in measured):
+        for at, name, table in self.tables():
+            if name not in SCORE_SETTINGS or name not in measured:
+                continue
+            hint, fields = f"annotate.settings.{name}.{SCORE_SETTINGS[name]} says what is", fields_of(name)
             for bound in ("at_least", "at_most"):
-                for model in self.limits[name][bound]:
-                    if model not in (fields := fields_of(name)):
-                        hint = f"annotate.settings.{name}.{SCORE_SETTINGS[name]} says what is"
-                        at = f"consolidate.limits.{name}.{bound}"
-                        yield f'{at}: "{model}" is not measured ({hint})', nearest(model, fields)
+                for model in (model for model in table.get(bound, ()) if model not in fields):
+                    yield f'{at}.{bound}: "{model}" is not measured ({hint})', nearest(model, fields)
 
     def _unmarked(
         self, measured: Collection[str], fields_of: Callable[[str], Mapping[str, str]]

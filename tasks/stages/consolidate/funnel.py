@@ -4,6 +4,7 @@ Pure functions: tables of parts, and their sums. The documents of a source over 
 counted exactly once.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -74,6 +75,19 @@ def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:
     summed = funnel.group_by(list(keys)).aggregate([("documents", "sum"), ("bytes", "sum")])
     rows: list[dict[str, Any]] = summed.rename_columns([*keys, "documents", "bytes"]).to_pylist()
     return sorted(rows, key=lambda row: [STEPS.index(row[key]) if key == "step" else row[key] for key in keys])
+
+
+def filtered(funnel: pa.Table) -> dict[str, tuple[int, Counter[str]]]:
+    """Returns for every source with documents their number, and how many go for which reason before duplication."""
+    found: dict[str, tuple[int, Counter[str]]] = {}
+    for row in totals(funnel, ["source", "step", "reason"]):
+        if row["step"] == EXTRACT:
+            continue
+        documents, reasons = found.get(row["source"], (0, Counter()))
+        if row["step"] in (LANGUAGE, QUALITY, DECONTAMINATE):
+            reasons[row["reason"]] += row["documents"]
+        found[row["source"]] = (documents + row["documents"], reasons)
+    return found
 
 
 def left_after(funnel: pa.Table) -> dict[str, list[int]]:

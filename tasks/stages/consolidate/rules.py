@@ -3,6 +3,9 @@
 Pure functions over co-partitioned columns.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,18 +67,28 @@ def reasons(
         [TAKEDOWN] if gone else [POISON] if bad else [] for gone, bad in zip(taken_down, broken, strict=True)
     ]
     readable = ~taken_down & ~broken
-    places = np.flatnonzero(readable & in_scope(config, sources))
-    for name in config.filters if len(places) else ():
-        rule = filter_of(name, config.limits[name])
-        measured = fields(attributes.column(name).take(pa.array(places)).combine_chunks())
-        for reason, goes in rule.reasons(measured):
-            for place in places[goes]:
-                found[place].append(reason)
+    for limits, places in _by_limits(config, sources, readable & in_scope(config, sources)):
+        for name in config.filters:
+            measured = fields(attributes.column(name).take(pa.array(places)).combine_chunks())
+            for reason, goes in filter_of(name, limits[name]).reasons(measured):
+                for place in places[goes]:
+                    found[place].append(reason)
     for place in np.flatnonzero(readable & contaminated(config, attributes)):
         found[place].append(CONTAMINATED)
     for place in np.flatnonzero(readable & in_scope(config, sources) & repeats(config, attributes)):
         found[place].append(REPEATED)
     return found
+
+
+def _by_limits(
+    config: ConsolidateConfig, sources: pa.ChunkedArray, judged: NDArray[np.bool_]
+) -> Iterator[tuple[dict[str, dict[str, Any]], NDArray[np.int64]]]:
+    """Yields limits by filter, and the places of the judged documents to which they apply."""
+    limited = config.limited()
+    groups = [(config.limits_of(source), _among(sources, (source,))) for source in limited]
+    for limits, of_these in [*groups, (config.limits, ~_among(sources, limited))]:
+        if len(places := np.flatnonzero(judged & of_these)):
+            yield limits, places
 
 
 def contaminated(config: ConsolidateConfig, attributes: pa.Table) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ Reasons are ordered by filter, then contamination, repeated paragraphs, duplicat
 filtering (`resolve`), so that a filtered or contaminated document is never the keeper of one that passes.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -54,6 +55,7 @@ from tasks.stages.consolidate.funnel import (
     add_hosts,
     count,
     count_hosts,
+    filtered,
     totals,
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
@@ -63,6 +65,11 @@ from tasks.stages.consolidate.rules import check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
 VERSION = 10
+
+MOST_LOST = 0.9
+"""Share of a source's documents above which a warning says that filters drop it: limits made for other texts do so."""
+
+log = logging.getLogger("sluice.consolidate")
 
 _SCORES = [pa.field("language", pa.string(), nullable=False), pa.field("prose_score", pa.float32())]
 _SHOWN = ("language", "prose_score")
@@ -105,14 +112,15 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     output.check_poison(f"the column `error` of {_error_folders(parts)}")
     _write_whole(config, parts, names, output)
     funnel = parts.own("funnel.parquet")
+    nearly_lost = _warn(funnel, output)
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
     output.log_file("funnel.csv", table(funnel))
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
         output.log_file(page, output.store.read(f"{output.address.path}/{page}"))
-    metrics = _metrics(funnel) | {"replaced": float(replaced)}
+    metrics = _metrics(funnel) | {"replaced": float(replaced), "sources_nearly_lost": float(len(nearly_lost))}
     leave_out(output)
-    return Report(metrics=metrics, note=_note(metrics))
+    return Report(metrics=metrics, note="; ".join([_note(metrics), *nearly_lost]))
 
 
 def _error_folders(aligned: AlignedParts) -> str:
@@ -243,6 +251,21 @@ def _write_samples(
     part.table("samples", audit.samples(shown, measured, [reasons[row] for row in rows], texts), out=False)
 
 
+def _warn(funnel: pa.Table, output: Output) -> list[str]:
+    """Logs a warning for every source of which filters leave next to nothing; returns what is wrong, in words."""
+    found = []
+    for source, (documents, reasons) in filtered(funnel).items():
+        if (lost := reasons.total()) > MOST_LOST * documents:
+            most = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common(3))
+            found.append(f"source {source} loses {lost:,} of its {documents:,} documents ({most})")
+            log.warning(
+                "[%s] %s: read some in audit.html; where they are good, give the source limits of its own, "
+                "[consolidate.limits.%s.<filter>], and ask what-if first",
+                *(output.address, found[-1], source),
+            )
+    return found
+
+
 def _refuse_empty(funnel: pa.Table, output: Output) -> None:
     rows = funnel.to_pylist()
     if any(row["step"] == KEPT for row in rows):
@@ -279,4 +302,5 @@ def _metrics(funnel: pa.Table) -> dict[str, float]:
         "kept_share": steps[KEPT] / total,
         "kept_bytes": float(sum(row["bytes"] for row in rows if row["step"] == KEPT)),
         **{f"kept/{source}": number for source, number in kept.items()},
+        **{f"filtered_share/{name}": why.total() / total for name, (total, why) in filtered(funnel).items()},
     }

@@ -44,3 +44,19 @@ def test_sentences_are_counted_behind_marks_that_end_one() -> None:
 def test_the_lines_that_c4_takes_out_are_known_by_number() -> None:
     found = measured("Home\nThis line stays, it does.\n\nAbout us\nAnother line that stays.")
     assert found["dropped_lines"] == [0, 2, 3]
+
+
+SHORT_NEWS = (
+    "The bridge over the upper river was opened to traffic on Monday after two years of work. The mayor thanked all\n"
+    "Work had begun in the spring. Three firms took part in it. A second bridge is planned. Its cost is not known yet\n"
+)
+
+
+def test_lines_without_an_end_mark_stay_where_the_rule_is_left_out_as_fineweb_does() -> None:
+    strict, open_ = (
+        C4Measures(end_marks=marks).annotate(Batch([SHORT_NEWS])).to_pylist()[0] for marks in (True, False)
+    )
+    assert (strict["sentences"], strict["dropped_lines"]) == (0, [0, 1, 2])
+    assert (open_["sentences"], open_["dropped_lines"]) == (6, [2])
+    kept = C4Measures(end_marks=False).annotate(Batch(["And so it goes on ...\nHome | About\nUse JavaScript here"]))
+    assert kept.to_pylist()[0]["dropped_lines"] == [2], "the other rules stay"

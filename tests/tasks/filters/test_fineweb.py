@@ -1,7 +1,10 @@
 """Contract of FineWeb's rules: for each a text that stays and a text that goes."""
 
+import hashlib
+
 import pytest
 
+from tasks.filters.counting.word_kinds import SENTENCE_ENDS, SPLIT_ENDS
 from tasks.filters.fineweb import Fineweb, FinewebMeasures
 
 LONG = [f"Line {name} is a sentence that is longer than thirty characters." for name in "abcdefghijklmnopqrstuvwxy"]
@@ -32,3 +35,18 @@ def test_what_counts_as_short_is_measured_and_how_many_may_be_is_a_limit() -> No
     text = "\n".join(f"short line {i} of words." for i in range(20))
     assert Fineweb().verdict(text) == "fineweb_short_lines"
     assert Fineweb(max_short_lines=1.0).verdict(text) is None
+
+
+@pytest.mark.parametrize("mark", ["។", "៖", "؝", "᭽", "\U00011f43", "\U00010f86", "⹓"])
+def test_a_line_ends_as_a_sentence_at_a_mark_of_any_script(mark: str) -> None:
+    text = "\n".join(f"ប្រាសាទ {line} is long enough not to be a short line{mark}" for line in LONG[:3])
+    assert Fineweb().verdict(text) is None
+    assert Fineweb().verdict(text.replace(mark, "")) == "fineweb_few_sentences"
+
+
+def test_the_marks_are_those_of_datatrove_and_sentences_are_split_at_those_of_spacy() -> None:
+    """Sets of 159 and 128 marks, of which the second is part of the first."""
+    assert (len(SENTENCE_ENDS), len(SPLIT_ENDS), len(SENTENCE_ENDS | SPLIT_ENDS)) == (159, 128, 159)
+    assert hashlib.sha256("".join(sorted(SENTENCE_ENDS)).encode()).hexdigest()[:16] == "223fdebf0f768738"
+    assert hashlib.sha256("".join(sorted(SPLIT_ENDS)).encode()).hexdigest()[:16] == "d798d7bea611896b"
+    assert "។" in SENTENCE_ENDS - SPLIT_ENDS

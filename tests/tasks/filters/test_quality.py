@@ -1,5 +1,7 @@
 import json
 import math
+import textwrap
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.learned.signals import NAMES, Weights, fit, matrix, signals
-from tasks.filters.quality import RIDGE, WEIGHTS, Quality, QualityMeasures
+from tasks.filters.quality import LIST_SCORE, RIDGE, WEIGHTS, Quality, QualityMeasures
 from tasks.stages.classifiers.scores import auc
 
 
@@ -44,6 +46,56 @@ def test_only_english_and_undetermined_text_is_scored_and_what_has_no_score_stay
     assert np.isnan(measured["score"]).tolist() == [False, True, False]
     [(reason, goes)] = Quality().reasons(measured)
     assert (reason, goes.tolist()) == ("quality_low", [True, False, True])
+
+
+PARTS = [
+    ["The history sidebar", "The download list", "Form autofill", "The tab strip", "Profile import"],
+    ["is blank after", "loses its settings when", "should warn before", "shows the wrong icon while", "hangs if"],
+    ["a window is closed", "the proxy asks for a password", "a long file name is saved", "the disk is full"],
+]
+TITLES = [" ".join(words) for words in product(*PARTS)]
+PROSE = (
+    "The river rises in the hills to the north of the town and is fed by three streams. In spring it floods the "
+    "meadows on both sides, which is why the oldest of the farms stand on the higher ground to the west."
+)
+
+
+def scored(text: str) -> float:
+    annotator = QualityMeasures()
+    annotator.prepare({})
+    return float(fields(annotator.annotate(Batch([text], languages=["en"])))["score"][0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(TITLES[::3]),
+        "\n\n".join(TITLES),
+        " ".join(TITLES),
+        "\n".join(f"{number} - {title}" for number, title in enumerate(TITLES, 40_000)),
+        "\n".join(title + "?" * (number % 5 == 0) for number, title in enumerate(TITLES)),
+        "\n".join(f"* [{title}](/bugs/{number})" for number, title in enumerate(TITLES)),
+    ],
+    ids=["lines", "blank lines", "one line", "numbers", "some questions", "links"],
+)
+def test_a_list_of_titles_is_no_gold_and_no_reason_to_drop_it(text: str) -> None:
+    assert WEIGHTS.probabilities(matrix([text]))[0] > 0.5, "by its surface alone it is good"
+    assert scored(text) == pytest.approx(LIST_SCORE)
+    assert Quality().min_score < LIST_SCORE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROSE * 3,
+        "\n".join(textwrap.wrap(PROSE * 3, 60)),
+        "High water on the upper river\n\n" + "\n\n".join([PROSE] * 3) + "\n\nMore from the valley\n\nAbout us",
+        "\n".join(f"“{sentence.strip()}.”" for sentence in (PROSE * 3).split(".") if sentence.strip()),
+    ],
+    ids=["prose", "wrapped lines", "headings", "quotations"],
+)
+def test_sentences_keep_their_score_however_they_are_laid_out(text: str) -> None:
+    assert scored(text) == pytest.approx(float(WEIGHTS.probabilities(matrix([text]))[0]))
 
 
 def test_the_fit_finds_weights_that_were_planted() -> None:

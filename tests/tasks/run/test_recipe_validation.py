@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tasks.core.config import canonical_json
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import Recipe, find_recipe
 
@@ -295,3 +296,44 @@ def test_a_fine_tuning_takes_no_place_that_shares_the_model_or_has_several_nodes
     assert "has all of the model on each rank of one node" in str(caught.value)
     text["finetune"]["base"] = ""
     assert Recipe.from_text(json.dumps(text)).place.train.layout.shard == 2, "a training may"
+
+
+PAPERS = {"name": "papers", "kind": "pdf", "path": "/data/*.pdf"}
+SHARED = DEMO.override({"extract.files": [*(one.model_dump() for one in DEMO.extract.files), PAPERS]})
+
+
+def test_a_source_with_limits_of_its_own_is_judged_unless_sources_are_named() -> None:
+    mine = SHARED
+    assert mine.consolidate.sources == ("web", "papers"), "the recipe has limits for PDF"
+    assert mine.consolidate.kinds == {"web": "web", "code": "text", "packages": "metadata", "papers": "pdf"}
+    own = {"consolidate.limits.code.gopher_quality.min_words": 9}
+    assert mine.override(own).consolidate.sources == ("web", "code", "papers")
+    assert mine.override({**own, "consolidate.trusted": ["papers"]}).consolidate.sources == ("web", "code")
+    assert Recipe.from_text(mine.override(own).text) == mine.override(own)
+    with pytest.raises(RecipeError, match=r'limits\.code: filters do not judge "code": add it to consolidate\.sources'):
+        mine.override({**own, "consolidate.sources": ["web"]})
+
+
+@pytest.mark.parametrize(("scope", "meant"), [("cod", "code"), ("pfd", "pdf"), ("papres", "papers")])
+def test_limits_of_an_unknown_source_or_kind_are_refused(scope: str, meant: str) -> None:
+    said = rf'no filter, source or kind of source "{scope}"\. Did you mean "{meant}"'
+    with pytest.raises(RecipeError, match=said):
+        SHARED.override({f"consolidate.limits.{scope}.gopher_quality.min_words": 9})
+
+
+def test_the_kinds_of_sources_are_not_given_by_hand() -> None:
+    with pytest.raises(RecipeError, match=r"kinds is filled in from \[extract\]: leave it out"):
+        DEMO.override({"consolidate.kinds": {"code": "pdf"}})
+
+
+def test_the_recipe_for_the_public_web_judges_its_code_by_limits_made_for_code() -> None:
+    consolidate = find_recipe("web").consolidate
+    assert consolidate.sources == ("web", "code")
+    of_code, of_web = (consolidate.limits_of(source)["gopher_quality"] for source in ("code", "web"))
+    assert of_code["min_letters"] < of_web["min_letters"]
+    assert (of_code["min_stop_words"], of_code["min_words"]) == (0, of_web["min_words"])
+
+
+def test_limits_of_a_source_count_in_the_fingerprint_of_its_settings() -> None:
+    own = DEMO.override({"consolidate.limits.code.gopher_quality.min_words": 9}).consolidate
+    assert canonical_json(own) != canonical_json(DEMO.consolidate)

@@ -125,7 +125,7 @@ class Visitor:
         return Visit.DONE
 
     async def _before(self, host: Host, candidate: Candidate) -> Visit | None:
-        """Returns what ends a visit before its request: the hosts file, the address, robots.txt; None where nothing does."""
+        """Returns what ends a visit before its request: hosts file, address, robots.txt; None where nothing does."""
         put_off = self._policy.withheld(host.authority) or host.given_up
         reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
         if reason:

@@ -479,3 +479,78 @@ def test_only_kinds_asked_for_are_found() -> None:
     text = "jo@example.com, 198.41.0.4, SSN 123-45-6789"
     assert [span.kind for span in find(text, kinds=("ip",))] == ["ip"]
     assert [span.kind for span in find(text, kinds=("email", "ssn"))] == ["email", "ssn"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Message-ID: <3F5A1B2C.7080905@example.org>",
+        "In-Reply-To: <200304051212.h35CC1f12345@mail.example.org>",
+        "References: <Pine.LNX.4.44.0304051212390.1234-100000@example.org> <19981201123456.AA28105@example.org>",
+        "id = <000a01c2f3$6b1d2e30$6401a8c0@example.org>",
+        "as <E18kbHo-0001AB-00@example.org> says",
+        "<CAF7eDa1b2C3d4E5f6G7h8J9k0LmNoPqRsTuVwXyZ+aB=cD-eF_gH@mail.example.com>",
+        "<1b4e28ba-2fa1-11d2-883f-0016d3cca427@example.org>",
+        '"message_id": "<short@example.org>"',
+    ],
+)
+def test_the_name_of_a_message_is_no_email_address(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("jane.doe1984@example.org", "12345678@example.com", "1234567890.jane@example.com", "e12.dora@example.org"),
+        *("anna-maria.van-den-berg-1990@example.org", "deadbeef@example.org", "jane200304051212@example.org"),
+    ],
+)
+def test_an_address_with_many_digits_is_one(address: str) -> None:
+    assert found(f"Write to <{address}>, please.") == [("email", address)]
+
+
+@pytest.mark.parametrize(
+    "text", ["XFree86-4.2.99.3 is out", "see libpng-1.2.44.71", "openssl_fips-98.7.65.43, patched"]
+)
+def test_a_name_with_its_version_is_no_ip_address(text: str) -> None:
+    assert found(text, kinds=("ip",)) == []
+
+
+def test_of_two_ip_addresses_with_a_dash_between_both_are_found() -> None:
+    assert found("from 93.184.215.14-93.184.215.20 on") == [("ip", "93.184.215.14"), ("ip", "93.184.215.20")]
+
+
+@pytest.mark.parametrize("text", ["a value of +6073641856.9 then", "rose by +4930123456.75 in all", "+441632960961.5"])
+def test_a_sum_with_decimals_is_no_telephone_number(text: str) -> None:
+    assert found(text) == []
+    assert found("Ring +49 30 23125 123. Thanks") == [("phone", "+49 30 23125 123")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Of 5 East Orange, NJ 07018 schools",
+        "In 3 West Palm Beach, FL 33401 and elsewhere",
+        "about 300 New York, NY 10001 families",
+        "these 250 Springfield Armory, MA 01105 workers",
+        "in 1998 Smith Houston, TX 77002 left",
+    ],
+)
+def test_a_count_before_a_place_is_no_house_number(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        (
+            "1400 Smith Houston, TX 77002 USA 713 853 3848",
+            [("address", "1400 Smith Houston, TX 77002"), ("phone", "713 853 3848")],
+        ),
+        ("at 500 East Elm Chicago, IL 60601.", [("address", "500 East Elm Chicago, IL 60601")]),
+        ("5 West Broadway Boston, MA 02127", [("address", "5 West Broadway Boston, MA 02127")]),
+        ("x@spokesman.com(509) 459-5382", [("email", "x@spokesman.com"), ("phone", "(509) 459-5382")]),
+    ],
+)
+def test_an_address_or_a_number_that_runs_on_is_found(text: str, spans: list[tuple[str, str]]) -> None:
+    assert found(text) == spans

@@ -40,3 +40,55 @@ def test_limits_as_a_file_holds_them_are_taken() -> None:
 def test_limits_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match=r"classifier\.at_least\.q is inf: only finite"):
         ConsolidateConfig(filters=("classifier",), limits={"classifier": {"at_least": {"q": float("inf")}}})
+
+
+OWN: dict[str, dict[str, Any]] = {
+    "gopher_quality": {"min_words": 30},
+    "pdf": {"gopher_quality": {"min_letters": 0.5, "min_stop_words": 1}},
+    "papers": {"gopher_quality": {"min_letters": 1}},
+}
+KINDS = {"web": "web", "papers": "pdf", "manuals": "pdf", "code": "text"}
+
+
+def test_limits_of_a_source_lie_over_those_of_its_kind_and_these_over_the_general_ones() -> None:
+    config = ConsolidateConfig(limits=OWN, kinds=KINDS)
+    names = ("min_words", "min_letters", "min_stop_words", "max_words")
+    found = {source: [config.limits_of(source)["gopher_quality"][name] for name in names] for source in KINDS}
+    assert found == {
+        "web": [30, 0.8, 2, 100_000],
+        "papers": [30, 1.0, 1, 100_000],
+        "manuals": [30, 0.5, 1, 100_000],
+        "code": [30, 0.8, 2, 100_000],
+    }
+
+
+def test_limits_of_a_kind_stay_as_short_as_they_were_given_so_that_a_general_one_still_reaches_it() -> None:
+    found = ConsolidateConfig(limits=OWN).limits
+    assert found["pdf"] == {"gopher_quality": {"min_letters": 0.5, "min_stop_words": 1}}
+    assert found["papers"] == {"gopher_quality": {"min_letters": 1.0}}
+    later = {**found, "gopher_quality": {"min_words": 7}}
+    assert ConsolidateConfig(limits=later, kinds=KINDS).limits_of("papers")["gopher_quality"]["min_words"] == 7
+    assert canonical_json(ConsolidateConfig(limits=found)) == canonical_json(ConsolidateConfig(limits=OWN))
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"gopher_qualit": {"min_letters": 0.5}}, r'pdf: no filter "gopher_qualit": did you mean "gopher_quality"'),
+        (
+            {"gopher_quality": {"min_leters": 0.5}},
+            r'pdf: gopher_quality has no setting min_leters: did you mean "min_l',
+        ),
+        ({"gopher_quality": {"min_letters": "0.5"}}, r"pdf\.gopher_quality\.min_letters: .*number \(got '0\.5'\)"),
+        ({"c4": {"min_sentences": 3}}, r"pdf: limits of c4, which is not in use: .*limits\.pdf\.c4=\{\}"),
+    ],
+)
+def test_limits_of_a_kind_are_checked_as_general_ones_are(own: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ConsolidateConfig(limits={"pdf": own})
+
+
+def test_dropping_lines_needs_a_sentence_of_every_source() -> None:
+    limits: dict[str, dict[str, Any]] = {"c4": {"min_sentences": 2}, "pdf": {"c4": {"min_sentences": 0}}}
+    with pytest.raises(ValueError, match=r"limits\.pdf\.c4\.min_sentences of 1 or more"):
+        ConsolidateConfig(filters=("c4",), limits=limits, drop_lines=True)

@@ -361,3 +361,37 @@ def test_a_truth_value_can_make_a_document_gold(tmp_path: Path) -> None:
 def test_settings_that_would_stop_the_stage_later_are_refused_in_the_recipe(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ConsolidateConfig(**wrong)
+
+
+def test_limits_of_a_kind_or_source_judge_the_documents_of_these_alone(tmp_path: Path) -> None:
+    kinds = {"web": "web", "books": "pdf", "papers": "pdf"}
+    rows = [document(text(seed), f"d{seed}", source=source, poor=True) for seed, source in enumerate(kinds)]
+    assert kept(consolidate(tmp_path / "all", [*rows, document(text(9), "good")])) >= {row["id"] for row in rows[1:]}
+    limits = {"pdf": {"gopher_quality": {"min_words": 1}}, "papers": {"gopher_quality": {"min_words": 1000}}}
+    config = ConsolidateConfig(sources=None, kinds=kinds, limits=limits)
+    made = consolidate(tmp_path / "own", rows, config)
+    assert kept(made) == {rows[1]["id"]}
+    few = ["gopher_quality_few_words"]
+    assert {row["source"]: row["reasons"] for row in rejected(made).values()} == {"web": few, "papers": few}
+
+
+def test_a_source_of_which_filters_leave_next_to_nothing_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [document(text(seed), f"w{seed}") for seed in range(10)]
+    rows += [document(text(50 + seed), f"p{seed}", source="papers", poor=seed > 0) for seed in range(11)]
+    made = consolidate(tmp_path / "most", rows, ConsolidateConfig(sources=None))
+    assert "source papers loses 10 of its 11 documents (gopher_quality_few_words 10)" in caplog.text
+    assert "[consolidate.limits.papers.<filter>]" in caplog.text
+    assert "source web loses" not in caplog.text
+    metrics = made.record.metrics
+    assert (metrics["sources_nearly_lost"], metrics["filtered_share/web"]) == (1, 0)
+    assert metrics["filtered_share/papers"] == pytest.approx(10 / 11)
+    caplog.clear()
+    made = consolidate(tmp_path / "fewer", rows[:-1], ConsolidateConfig(sources=None))
+    assert made.record.metrics["filtered_share/papers"] == 0.9
+    assert "loses" not in caplog.text
+    copies = [document(text(3), f"copy{seed}", source="mirror") for seed in range(3)]
+    made = consolidate(tmp_path / "copies", [*rows[:10], *copies], ConsolidateConfig(sources=None))
+    assert made.record.metrics["filtered_share/mirror"] == 0
+    assert "loses" not in caplog.text

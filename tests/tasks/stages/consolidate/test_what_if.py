@@ -224,3 +224,35 @@ def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
 def test_the_shell_refuses_fields_of_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--recipe", "demo", "--set", "annotate.use=[]"]) == 2
     assert "annotate.use=[] is no setting of consolidate" in capsys.readouterr().err
+
+
+OWN = "consolidate.limits.texts.gopher_quality.min_words"
+
+
+def test_limits_of_a_source_or_kind_can_be_asked_for(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    make(recipe, "1")
+    for scope in ("texts", "text"):
+        own = f"consolidate.limits.{scope}.gopher_quality.min_words=18"
+        assert asked(recipe, "--version", "1", "--set", own, "--set", f"{MIN_WORDS}=50") == 0
+        said = capsys.readouterr().out
+        assert "0 documents would be kept, 1 would go" in said
+        assert f'limits.{scope} = {{"gopher_quality": {{"min_words": 18}}}} (before none)' in said
+    assert asked(recipe, "--version", "1", "--set", "consolidate.limits.textz.gopher_quality.min_words=1") == 2
+    said = capsys.readouterr().err
+    assert 'consolidate.limits: no filter, source or kind of source "textz"' in said
+    assert 'id you mean "texts"?' in said
+
+
+def test_what_an_override_of_a_source_told_is_what_the_run_gives(
+    recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The crawl's recipe judges the source because it has limits of its own, in the run and in the question."""
+    changed = recipe.override({OWN: 18})
+    assert changed.consolidate.limits["texts"] == {"gopher_quality": {"min_words": 18}}
+    make(recipe, "1")
+    make(recipe, "2", "1", **{OWN.replace(".", "__"): 18})
+    assert asked(recipe, "--version", "2", "--set", f"{OWN}=1") == 0
+    said = capsys.readouterr().out
+    assert 'before: the settings of demo/documents@2: limits.texts = {"gopher_quality": {"min_words": 18}}' in said
+    assert "limits.texts.gopher_quality.min_words = 1 (before 18)" in said
+    assert "1 documents would be kept, 0 would go" in said
