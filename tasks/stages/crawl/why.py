@@ -3,6 +3,7 @@
 Reads the facts from hosts file and artifacts (`facts`). Sends no requests, so the current rules of a site may differ.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,10 @@ from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 
 Found = dict[str, Any]
+
+_SCHEME = re.compile(r"[a-z][a-z\d+.-]*:(?://|[^\d/?])", re.I)
+# What shows that a crawl has met a URL.
+_MET = ("seed", "known", "tried", "listed", "set_aside")
 
 _SCOPE = {
     "include_hosts": "include_hosts does not name {host}",
@@ -52,7 +57,7 @@ def why_all(
         store: the store of the artifacts.
         recipe: name of the recipe.
         config: its crawl.
-        urls: as the user wrote them.
+        urls: as the user wrote them; without a scheme https, unless only http is known.
         version: one cycle; "": the newest artifact of each kind.
         now: the moment to judge for; by default this one.
 
@@ -69,7 +74,13 @@ def why_all(
         raise InputError(f"the recipe {recipe} does not crawl", "set [crawl] enabled, or name another recipe")
     sources = Sources(store, recipe, config, version)
     for url in urls:
-        yield _about(sources, url.strip(), now or datetime.now(UTC))
+        found = [_about(sources, one, now or datetime.now(UTC)) for one in _spelled(url.strip())]
+        yield next((one for one in found if any(one.get(name) for name in _MET)), found[0])
+
+
+def _spelled(url: str) -> tuple[str, ...]:
+    """Returns the URLs that a person means."""
+    return (url,) if _SCHEME.match(url) else (f"https://{url}", f"http://{url}")
 
 
 def _about(sources: Sources, url: str, now: datetime) -> Found:

@@ -147,11 +147,18 @@ def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdi
         ("http://10.0.0.1/", "no: scope: "),
         ("http://far.localhost/", "unknown: "),
         ("mailto:a@b.example", "never: it is no http or https URL"),
-        ("nonsense", "never: it is no http or https URL"),
+        ("nonsense", "no: scope: include_hosts does not name nonsense"),
     ],
 )
 def test_what_no_cycle_has_seen_is_judged_by_the_recipe(ask, url, verdict):
     assert ask(url)["verdict"].startswith(verdict)
+
+
+def test_an_address_without_a_scheme_is_taken_for_the_one_that_is_known(ask, asked):
+    known = asked[1].url("/p/1")
+    assert ask(known.removeprefix("http://"))["known"] == ask(known)["known"]
+    assert ask("unknown.example/a?u=http://b.example/")["url"] == "https://unknown.example/a?u=http://b.example/"
+    assert ask("mailto:a@b.example")["url"] is None
 
 
 def test_all_obstacles_are_told_in_the_order_in_which_a_cycle_meets_them(ask):
