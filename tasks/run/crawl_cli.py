@@ -29,7 +29,8 @@ def add_commands(command: Command) -> None:
         "urls",
         nargs="+",
         metavar="url",
-        help="as in a browser's address bar; @FILE reads one per line, - standard input",
+        help="as you would type it into a browser; without a scheme https, unless only http is known; @FILE reads one "
+        "per line, - standard input",
     )
     reason.add_argument("--json", action="store_true", help="print JSON; of several URLs an array")
     _add_crawldb(command("crawldb", "what the crawl DB holds: counts of URLs, or the URLs themselves", _crawldb))

@@ -310,12 +310,12 @@ def _write(part: Part, path: str, content: dict[str, Any]) -> None:
 
 # Some 20 MB when full.
 @lru_cache(maxsize=1 << 15)
-def _names(host: str) -> list[str]:
+def _names(host: str) -> tuple[str, ...]:
     """Returns the entries for a host, the most specific first: the host, without its port, its domains."""
     name = host_and_port(f"http://{host}/")[0]
     named = [alike for one in dict.fromkeys((host, name)) for alike in _alike(one)]
     labels = [] if name.startswith("[") else name.split(".")
-    return named + [f"*.{'.'.join(labels[at:])}" for at in range(len(labels))]
+    return (*named, *(f"*.{'.'.join(labels[at:])}" for at in range(len(labels))))
 
 
 def _alike(host: str) -> tuple[str, str]:

@@ -112,9 +112,9 @@ def test_it_is_counted_by_what_is_asked_for(ask, crawled, top, column, first):
 def test_many_urls_get_a_line_each(ask, crawled, tmp_path, monkeypatch):
     start = f"http://a.localhost:{crawled[1]}"
     (tmp_path / "urls").write_text(f"{start}/5\n\n  {start}/never\n")
-    lines = ask("why", f"{start}/1", f"@{tmp_path}/urls", "nonsense").splitlines()
+    lines = ask("why", f"{start}/1", f"@{tmp_path}/urls", "mailto:a@b.example").splitlines()
     urls, verdicts = zip(*(line.split("\t") for line in lines), strict=True)
-    assert urls == (f"{start}/1", f"{start}/5", f"{start}/never", "nonsense")
+    assert urls == (f"{start}/1", f"{start}/5", f"{start}/never", "mailto:a@b.example")
     begins = ("not now: not due", "not now: http_404", "unknown: ", "never: ")
     assert all(said.startswith(begin) for said, begin in zip(verdicts, begins, strict=True))
     found = ask("why", "--json", f"{start}/1", f"{start}/5")

@@ -326,7 +326,7 @@ def test_links_redirects_and_sitemaps_are_written_by_the_rules_of_their_host(tmp
         run.edit(rules, host="a.localhost")
         run.cycle("c1")
         asked = sorted(pages_of(site))
-        (said,) = why_of(run.path, site.url("/a?sid=9", "a.localhost"), "nonsense")[:1]
+        (said,) = why_of(run.path, site.url("/a?sid=9", "a.localhost"), "mailto:a@b.example")[:1]
     assert asked == sorted(["/", "/a", "/b", "/moved", "/to?q=1", "/kept", "/kept?sid=8", "/c", "/sitemap.xml"])
     assert said.endswith(f"no: rewritten: the hosts file writes it as http://a.localhost:{site.port}/a")
     rows = {row["url"].partition(str(site.port))[2]: row for row in rows_of(run)}

@@ -147,7 +147,7 @@ def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdi
         ("http://10.0.0.1/", "no: scope: "),
         ("http://far.localhost/", "unknown: "),
         ("mailto:a@b.example", "never: it is no http or https URL"),
-        ("nonsense", "never: it is no http or https URL"),
+        ("nonsense", "no: scope: include_hosts does not name nonsense"),
     ],
 )
 def test_what_no_cycle_has_seen_is_judged_by_the_recipe(ask, url, verdict):
