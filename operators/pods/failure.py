@@ -24,7 +24,7 @@ LAST_LINES = 20
 
 _GONE_IMAGE = ("not found", "manifest unknown", "denied", "unauthorized", "authentication required", "no such image",
                "not exist", "invalid reference")  # fmt: skip
-_UNTRUSTED_REGISTRY = ("no such host", "x509:", "server gave http response to https client")
+_UNKNOWN_REGISTRY = ("no such host", "x509:", "server gave http response to https client")
 _IMAGE_WAITS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 _CONFIG_WAITS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _CANNOT_START = ("ContainerCannotRun", "StartError")
@@ -170,11 +170,11 @@ def heals_seldom(failure: PodFailure) -> bool:
 
     The registry's name is unknown, or its certificate is not trusted: a name server that restarts, a clock that is set.
     """
-    return failure.kind == "image" and any(word in failure.reason.lower() for word in _UNTRUSTED_REGISTRY)
+    return failure.kind == "image" and any(word in failure.reason.lower() for word in _UNKNOWN_REGISTRY)
 
 
 def _no_image(reason: str, message: str, image: str) -> PodFailure:
-    lasting = _GONE_IMAGE + _UNTRUSTED_REGISTRY
+    lasting = _GONE_IMAGE + _UNKNOWN_REGISTRY
     wrong = reason in ("InvalidImageName", "ErrImageNeverPull") or any(word in message.lower() for word in lasting)
     remedy = "check [place.kubernetes] image, and that the nodes may pull from its registry"
     return PodFailure("image", f"image {image} cannot be had ({reason}): {message}", wrong, remedy)
