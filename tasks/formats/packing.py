@@ -64,10 +64,9 @@ def told_by(head: bytes) -> str | None:
 
 
 def packing_of(path: str, name: str) -> str | None:
-    """Returns the packing of a local file: by its first bytes, else by its name, unless it begins as JSON does."""
+    """Returns the packing of a local file: by its first bytes, else by its name."""
     with open(path, "rb") as file:
-        head = file.read(_HEAD)
-    return told_by(head) or (None if head.lstrip()[:1] in (b"{", b"[") else codec_of(name))
+        return told_by(file.read(_HEAD)) or codec_of(name)
 
 
 def other_kind(head: bytes) -> tuple[str, str] | None:
