@@ -112,11 +112,11 @@ def unpacked(path: str, packing: str | None, endings: re.Pattern[str]) -> Iterat
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Raises OSError for the errors of a zip file that is read."""
+    """Raises OSError for the errors of a zip file, and of what is in it, that is read."""
     try:
         yield
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, ValueError) as error:
-        raise OSError(f"the zip file cannot be unpacked: {error}") from error
+        raise OSError(f"it cannot be unpacked: {error}") from error
 
 
 def _meant(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
