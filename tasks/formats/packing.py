@@ -64,10 +64,9 @@ def told_by(head: bytes) -> str | None:
 
 
 def packing_of(path: str, name: str) -> str | None:
-    """Returns the packing of a local file: by its first bytes, else by its name, unless it begins as JSON does."""
+    """Returns the packing of a local file: by its first bytes, else by its name."""
     with open(path, "rb") as file:
-        head = file.read(_HEAD)
-    return told_by(head) or (None if head.lstrip()[:1] in (b"{", b"[") else codec_of(name))
+        return told_by(file.read(_HEAD)) or codec_of(name)
 
 
 def other_kind(head: bytes) -> tuple[str, str] | None:
@@ -113,11 +112,11 @@ def unpacked(path: str, packing: str | None, endings: re.Pattern[str]) -> Iterat
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Raises OSError for the errors of a zip file that is read."""
+    """Raises OSError for the errors of a zip file, and of what is in it, that is read."""
     try:
         yield
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, ValueError) as error:
-        raise OSError(f"the zip file cannot be unpacked: {error}") from error
+        raise OSError(f"it cannot be unpacked: {error}") from error
 
 
 def _meant(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:

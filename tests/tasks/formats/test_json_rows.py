@@ -83,9 +83,11 @@ def test_how_a_file_is_packed_is_told_by_its_bytes_whatever_its_name(tmp_path: P
         assert read(tmp_path / name) == ROWS
 
 
-def test_a_plain_file_with_the_name_of_a_packed_one_is_read(tmp_path: Path) -> None:
+def test_a_plain_file_with_the_name_of_a_packed_one_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl.gz").write_text(in_lines(list(ROWS)))
-    assert read(tmp_path / "d.jsonl.gz") == ROWS
+    (file,) = find(f"{tmp_path}/*", "us")
+    with pytest.raises(InputError, match=r"d\.jsonl\.gz cannot be read"):
+        list(file.rows())
 
 
 def test_the_members_of_a_zip_file_are_read_one_after_the_other(tmp_path: Path) -> None:
