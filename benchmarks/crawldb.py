@@ -86,8 +86,8 @@ def log(fetched: int) -> str:
       'text/html' AS mime, CAST(25000 AS BIGINT) AS bytes, 'sha1:' || md5('d' || (i % 2) || {n}) AS payload_digest,
       'urn:uuid:' || CAST(md5('s' || i) AS UUID) AS record_id, 'warc/warc-' || (i // 1000) || '.warc.gz' AS warc_file,
       CAST(i AS BIGINT) AS warc_offset, '' AS redirect, 'page' AS kind, '' AS canonical, '' AS title,
-      false AS render, now() AS fetched_at, '"' || substr(md5('f' || i), 1, 12) || '"' AS etag, '' AS last_modified, '' AS terms,
-      '' AS unread, '' AS error
+      false AS render, now() AS fetched_at, '"' || substr(md5('f' || i), 1, 12) || '"' AS etag,
+      '' AS last_modified, '' AS terms, '' AS unread, '' AS error
     FROM range({fetched}) r(i)"""
 
 
@@ -144,7 +144,9 @@ def build(store: Store, size: int) -> None:
         crawldb.EDGES_FILE: crawldb.EDGES.empty_table(),
     }
     made(store, "crawldb", "p0", crawl_db)
-    seed = f"SELECT {sql(KEY, '1')} AS key, {sql(URL, '1')} AS url, {sql(HOST, '1')} AS host, 1.0 AS score, CAST(NULL AS BIGINT) AS interval_s"
+    seed = f"""
+    SELECT {sql(KEY, "1")} AS key, {sql(URL, "1")} AS url, {sql(HOST, "1")} AS host, CAST(1 AS DOUBLE) AS score,
+      CAST(NULL AS BIGINT) AS interval_s"""
     made(store, "seeds", "", {"seeds/p0.parquet": seed, "hosts.json": b"[]"})
     made(store, "ranks", "", {"ranks.parquet": RANKS.format(hosts=size // 200)})
     parts = {

@@ -96,7 +96,7 @@ def test_documentation_that_others_wrote_is_crawled_without_a_fault(crawl, packa
     reasons = Counter(row["reason"] for row in rows)
     captured = Counter(hosts[row["host"]] for row in rows if row["reason"] == "")
     assert "poison" not in reasons
-    assert set(reasons) <= {"", "http_404", "mime", "redirect", "soft_404", "trap_queries", "noindex"}
+    assert set(reasons) <= {"", "http_404", "mime", "redirect", "soft_404", "duplicate", "trap_queries", "noindex"}
     assert {name: captured[name] >= least for name, (_, least) in PACKAGES.items()} == dict.fromkeys(PACKAGES, True)
     lines = [record.getMessage() for record in caplog.records if "is kept without its links" in record.getMessage()]
     assert lines == []

@@ -3,6 +3,7 @@ raises."""
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.page import reading
 from tasks.stages.crawl.page.parser import Parser
-from tasks.stages.crawl.page.reading import Reader, Reading, mime_of
+from tasks.stages.crawl.page.reading import Noted, Reader, Reading, mime_of
 
 URL = "http://h.example/dir/page"
 FORBIDS = b"<meta name=robots content='nofollow noindex'>"
@@ -22,7 +23,7 @@ def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> A
     return Answer(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
 
 
-def read(one: Answer, note=lambda *_: "", *, reserved: bool = False, **settings) -> Reading:
+def read(one: Answer, note=lambda *_: Noted(), *, reserved: bool = False, **settings) -> Reading:
     async def run() -> Reading:
         config = CrawlConfig(**settings)
         parser = Parser(config.user_agent, 1.0)
@@ -77,7 +78,10 @@ def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeyp
     monkeypatch.setattr(reading, name, fails)
     body = b"<link rel=alternate type=application/rss+xml href=/feed><a href=/x>x</a>"
     with caplog.at_level(logging.WARNING):
-        assert read(answer(body)) == Reading()
+        found = read(answer(body))
+        assert found == Reading(unread=found.unread)
+        assert found.unread
+        assert found.unread in caplog.text
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{URL} is kept without its links: KeyError: 'xlink:href' (test_reading.py:")
     # What the page forbids still holds.
@@ -89,14 +93,17 @@ def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeyp
 
 def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
-    assert read(answer(b"<urlset>", mime="text/xml")) == Reading(kind=SITEMAP)
+    found = read(answer(b"<urlset>", mime="text/xml"))
+    assert found == Reading(kind=SITEMAP, unread=found.unread)
+    assert found.unread
+    assert found.unread in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_page_that_no_parser_can_read_is_kept_and_the_log_says_why(caplog) -> None:
     body = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
-    assert read(answer(body)) == Reading(kind=PAGE)
-    assert f"{URL} is kept without its links: it takes more than 1 s" in caplog.text
+    assert read(answer(body)) == Reading(kind=PAGE, unread="it takes more than 1 CPU seconds")
+    assert f"{URL} is kept without its links: it takes more than 1 CPU seconds" in caplog.text
     assert read(answer(FORBIDS + body)).reason == "noindex"
 
 
@@ -113,7 +120,7 @@ def test_robots_directives_count_on_every_page(before: bytes, separator: str) ->
     assert links(page("robots", "noarchive")) == ["/x"]
     assert links(page("otherbot", "noindex", "nofollow")) == ["/x"]
     assert links(page("robots", "noarchive", "nofollow")) == []
-    assert read(page("robots", "nofollow", "noindex")) == Reading("noindex")
+    assert replace(read(page("robots", "nofollow", "noindex")), title="") == Reading("noindex")
     assert read(page("robots", "noarchive", "noai")).reason == "ai_optout"
-    assert read(page("Sluice", "noindex", "nofollow")) == Reading("noindex")
+    assert replace(read(page("Sluice", "noindex", "nofollow")), title="") == Reading("noindex")
     assert read(page("sluice", "noarchive", "noindex")).reason == "noindex"
