@@ -81,14 +81,15 @@ def _changed(config: ConsolidateConfig, values: Mapping[str, Any]) -> Consolidat
     if config.sources == config.judged_by_default() and "sources" not in values:
         changed = changed.model_copy(update={"sources": changed.judged_by_default()})
     for problem in changed.misplaced_limits(all_kinds()):
-        raise RecipeError(*f"override of [consolidate]: {problem}".rsplit(": ", 1))
+        cause, _, remedy = problem.rpartition(": ")
+        raise RecipeError(f"override of [consolidate]: {cause}", remedy)
     return changed
 
 
 def _differences(old: ConsolidateConfig, new: ConsolidateConfig, whose: str) -> str:
     """Returns the differences as text, without the limits of filters that were added or removed."""
-    sides = (config.model_dump(mode="json", exclude={"kinds"}) for config in (old, new))
-    changed = changes(*sides, "")
+    before, after = (config.model_dump(mode="json", exclude={"kinds"}) for config in (old, new))
+    changed = changes(before, after, "")
     shown = [change for change in changed if not (_of_a_filter(change[0]) and None in change)]
     return ", ".join(f"{path} = {_plain(value)} ({whose} {_plain(previous)})" for path, previous, value in shown)
 

@@ -48,7 +48,7 @@ _EDGES = re.compile(
     r")"
 )
 _LABEL_BEFORE = re.compile(rf"(?<![A-Za-z]){_LABEL}([=#_/.,-]?)[+(]{{0,2}}\Z", re.IGNORECASE)
-_TO_AT = re.compile(r"[A-Za-z0-9]{1,64}+@")
+_TO_AT = re.compile(r"[A-Za-z0-9.$-]{1,64}+@")
 _CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
 # A hyphen may end the line of any number; without one, only a part too short to be a number by itself continues.
 _UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")

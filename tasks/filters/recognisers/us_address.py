@@ -186,7 +186,7 @@ def _is_address(window: str, house: re.Match[str]) -> bool:
     # The last name before the state is the town.
     last = len(window.rstrip(" \t\n,;"))
     street_end = max(at, *(window.rfind(gap, at, last) for gap in " \n,"))
-    directed = run_on and _DIRECTION.fullmatch(run_on["first"]) and run_on.end("first")
+    directed = run_on.end("first") if run_on and _DIRECTION.fullmatch(run_on["first"]) else 0
     if _OF_A_STREET_OR_UNIT.search(window, directed or at, street_end):
         return True
     if directed:

@@ -137,7 +137,7 @@ class ConsolidateConfig(Config):
         Args:
             kinds: kinds that sources can have, beyond those of this recipe.
         """
-        sources = self.kinds if self.sources is None else self.sources
+        sources = tuple(self.kinds) if self.sources is None else self.sources
         judged = set(sources) - set(self.trusted)
         return limit_tables.misplaced(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
 

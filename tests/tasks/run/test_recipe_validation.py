@@ -241,7 +241,10 @@ def test_filters_that_are_taken_out_leave_limits_with_a_way_out() -> None:
     said = refused({"consolidate.filters": ["language"]})
     assert "settings for gopher_quality (min_letters = 0.5, by default 0.8), which is not in use" in said
     assert "--set consolidate.limits.gopher_quality={}" in said
-    way_out = {"consolidate.filters": ["language"], "consolidate.limits.gopher_quality": {}}
+    assert "limits of gopher_quality, which is not in use" in said
+    assert "--set consolidate.limits.pdf.gopher_quality={}" in said
+    several = {f"consolidate.limits.{name}": {} for name in ("gopher_quality", "pdf.gopher_quality")}
+    way_out = {"consolidate.filters": ["language"], **several}
     assert DEMO.override(way_out).consolidate.filters == ("language",)
 
 

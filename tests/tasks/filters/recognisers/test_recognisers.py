@@ -488,6 +488,7 @@ def test_only_kinds_asked_for_are_found() -> None:
         "In-Reply-To: <200304051212.h35CC1f12345@mail.example.org>",
         "References: <Pine.LNX.4.44.0304051212390.1234-100000@example.org> <19981201123456.AA28105@example.org>",
         "id = <000a01c2f3$6b1d2e30$6401a8c0@example.org>",
+        "2014-01-13:52D44CC6.4050707@example.com:",
         "as <E18kbHo-0001AB-00@example.org> says",
         "<CAF7eDa1b2C3d4E5f6G7h8J9k0LmNoPqRsTuVwXyZ+aB=cD-eF_gH@mail.example.com>",
         "<1b4e28ba-2fa1-11d2-883f-0016d3cca427@example.org>",

@@ -240,7 +240,7 @@ def test_limits_of_a_source_or_kind_can_be_asked_for(recipe: Recipe, capsys: pyt
     assert asked(recipe, "--version", "1", "--set", "consolidate.limits.textz.gopher_quality.min_words=1") == 2
     said = capsys.readouterr().err
     assert 'consolidate.limits: no filter, source or kind of source "textz"' in said
-    assert 'id you mean "texts"?' in said
+    assert 'Did you mean "text' in said
 
 
 def test_what_an_override_of_a_source_told_is_what_the_run_gives(
