@@ -1,7 +1,7 @@
 """Writer of WARC 1.1: one gzip member or zstd frame per record, digests, and an index line per capture.
 
-Records are assembled here: FastWARC's writer takes twice the time for small ones, and for its zstd frames ten times that
-of frames whose length the compressor knows beforehand.
+Records are assembled here: FastWARC's writer takes twice the time for small ones, and for its zstd frames ten times
+that of frames whose length the compressor knows beforehand.
 """
 
 import hashlib
