@@ -24,9 +24,11 @@ from tasks.stages.crawl.storage.gzip_member import member
 Compression = Literal["gzip", "zstd"]
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
 _ZSTD = pa.Codec("zstd", compression_level=3)
-# Copies what it cannot compress, and makes small records no larger.
-_ZSTD_FAST = pa.Codec("zstd", compression_level=1)
+# Makes small records no larger.
+_ZSTD_SMALL = pa.Codec("zstd", compression_level=1)
 _ZSTD_SMALL_BYTES = 4096
+# Copies what it cannot compress.
+_ZSTD_STORED = pa.Codec("zstd", compression_level=-1)
 _END = b"\r\n\r\n"
 _RESPONSE = "Content-Type: application/http; msgtype=response\r\n"
 _REQUEST = "Content-Type: application/http; msgtype=request\r\n"
@@ -213,8 +215,8 @@ def _member(begin: bytes, end: bytes, stored: bool) -> bytes:
 
 def _frame(begin: bytes, end: bytes, stored: bool) -> bytes:
     record = begin + end
-    fast = stored or len(record) <= _ZSTD_SMALL_BYTES
-    packed: bytes = (_ZSTD_FAST if fast else _ZSTD).compress(record, asbytes=True)
+    codec = _ZSTD_STORED if stored else _ZSTD_SMALL if len(record) <= _ZSTD_SMALL_BYTES else _ZSTD
+    packed: bytes = codec.compress(record, asbytes=True)
     return packed
 
 
