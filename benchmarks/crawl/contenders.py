@@ -109,10 +109,12 @@ def _limit(pages: list[str]) -> int:
 
 def timed(command: Sequence[str]) -> Cost:
     """Runs a command to its end and returns what it took; raises CalledProcessError when it fails."""
+    # Bytecode is kept from run to run, as it is where a crawler is installed.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "ARROW_NUM_THREADS": "1"},
+        env={**environment, "ARROW_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )

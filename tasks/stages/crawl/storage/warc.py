@@ -24,8 +24,11 @@ from tasks.stages.crawl.storage.gzip_member import member
 Compression = Literal["gzip", "zstd"]
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
 _ZSTD = pa.Codec("zstd", compression_level=3)
-# Level 1 stores what it cannot compress at the speed of a copy.
-_ZSTD_STORED = pa.Codec("zstd", compression_level=1)
+# Makes small records no larger.
+_ZSTD_SMALL = pa.Codec("zstd", compression_level=1)
+_ZSTD_SMALL_BYTES = 4096
+# Copies what it cannot compress.
+_ZSTD_STORED = pa.Codec("zstd", compression_level=-1)
 _END = b"\r\n\r\n"
 _RESPONSE = "Content-Type: application/http; msgtype=response\r\n"
 _REQUEST = "Content-Type: application/http; msgtype=request\r\n"
@@ -211,7 +214,9 @@ def _member(begin: bytes, end: bytes, stored: bool) -> bytes:
 
 
 def _frame(begin: bytes, end: bytes, stored: bool) -> bytes:
-    packed: bytes = (_ZSTD_STORED if stored else _ZSTD).compress(begin + end, asbytes=True)
+    record = begin + end
+    codec = _ZSTD_STORED if stored else _ZSTD_SMALL if len(record) <= _ZSTD_SMALL_BYTES else _ZSTD
+    packed: bytes = codec.compress(record, asbytes=True)
     return packed
 
 

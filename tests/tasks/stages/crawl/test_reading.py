@@ -70,7 +70,7 @@ def test_references_to_no_character_are_read_over(reference: str, mime: str, bod
     assert "http://h.example/end" in {one.url for one in found.outlinks}
 
 
-@pytest.mark.parametrize("name", ["needs_browser", "payload_digest", "link"])
+@pytest.mark.parametrize("name", ["needs_browser", "link"])
 def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeypatch, caplog, name: str) -> None:
     def fails(*_: object) -> None:
         raise KeyError("xlink:href")
