@@ -25,6 +25,7 @@ _LEFT_OUT = (
     *("algorithmic", "comment", "Example"),
 )
 _HEADINGS = r"\\(?:part|chapter|(?:sub){0,2}section)\*?\s*(?:\[[^\]]*\])?\s*\{"
+_RUN_IN = r"\\(?:sub)?paragraph\*?\s*\{"
 _NO_TEXT = (
     *("label", "ref", "pageref", "eqref", "autoref", "index", "includegraphics", "input", "include", "usepackage"),
     *("setcounter", "addtocounter", "vspace", "hspace", "bibliography", "bibliographystyle", "Sexpr", "SweaveOpts"),
@@ -107,9 +108,11 @@ def _environments(text: str) -> str:
 
 
 def _headings(text: str) -> str:
-    while match := re.search(_HEADINGS, text):
-        end = _balanced(text, match.end() - 1)
-        text = text[: match.start()] + END + text[match.end() : end - 1] + END + text[end:]
+    """Returns a text with its headings set apart; one that runs into its paragraph is a part of it."""
+    for pattern, after in ((_HEADINGS, END), (_RUN_IN, " ")):
+        while match := re.search(pattern, text):
+            end = _balanced(text, match.end() - 1)
+            text = text[: match.start()] + END + text[match.end() : end - 1] + after + text[end:].lstrip()
     return text
 
 
@@ -129,7 +132,6 @@ def tex_units(source: str) -> list[Unit]:
     text = _environments(_COMMENT.sub("", text))
     text = re.sub(r"\\\\\*?(?:\[[^\]]*\])?", lambda _: END, text)
     text = re.sub(_BREAKS, lambda _: END, _headings(_without_arguments(text, _NO_TEXT)))
-    text = re.sub(r"\\(?:sub)?paragraph\*?\s*\{", lambda _: END + "{", text)
     text = re.sub(r"\\item\b\s*(?:\[([^\]]*)\])?", lambda match: f"{END}{match[1] or ''} ", text)
     text = re.sub(r"(?<!\\)\$(?:\\.|[^$\\])*\$|\\\(.*?\\\)", " ", text, flags=re.S)
     units = []

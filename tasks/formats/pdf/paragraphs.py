@@ -23,6 +23,7 @@ _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algo
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
+_DIVIDED = re.compile(r"[^\W\d_]-$")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
 """Words of a formula at most, or the share of its characters in words; and that in fonts of formulas at least."""
@@ -130,9 +131,11 @@ def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
 def _has_room(group: Sequence[Line], at: int, most: float) -> bool:
     """Returns whether the line before had room for the first word of this one, were `most` the end of full lines.
 
-    Lines that end where a neighbour does are full: they are justified, or beside a figure.
+    Lines that end where a neighbour does are full: they are justified, or beside a figure. So is one with a hyphen.
     """
     before, line = group[at - 1], group[at]
+    if _DIVIDED.search(before.text):
+        return False
     room = most - before.end - (_word(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
     beside = (*group[max(0, at - 2) : at - 1], line)
     return room > before.size and all(abs(before.end - other.end) >= 0.1 * before.size for other in beside)
