@@ -36,9 +36,37 @@ _NO_TEXT = (
 _BREAKS = r"\\(?:par|newpage|clearpage|bigskip|medskip|smallskip|noindent\s*\\newline|maketitle|appendix)(?![A-Za-z])"
 
 _BLOCKS = frozenset(
-    ("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "div", "dl", "dt", "figcaption")
-    + ("figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "ol", "p")
-    + ("section", "ul")
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "caption",
+        "center",
+        "dd",
+        "div",
+        "dl",
+        "dt",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "hr",
+        "li",
+        "main",
+        "ol",
+        "p",
+        "section",
+        "ul",
+    ]
 )
 _SKIPPED = frozenset(("pre", "table", "script", "style", "head", "nav", "colgroup", "thead", "textarea", "form"))
 _FURNITURE = re.compile(
@@ -127,7 +155,7 @@ def _footnotes_apart(paragraph: str) -> Iterator[str]:
 
 
 def tex_units(source: str) -> list[Unit]:
-    """Returns the units of a TeX or Sweave file, from \\begin{document} on."""
+    """Returns the units of a TeX or Sweave file, from the beginning of the document on."""
     text = _without_chunks(source.replace("\r", "").partition("\\begin{document}")[2].partition("\\end{document}")[0])
     text = _environments(_COMMENT.sub("", text))
     text = re.sub(r"\\\\\*?(?:\[[^\]]*\])?", lambda _: END, text)
@@ -144,8 +172,10 @@ def tex_units(source: str) -> list[Unit]:
 
 
 def html_units(start: Path) -> list[Unit]:
-    """Returns the units of an HTML page, and of those pages of its folder to which links lead from it, each once, the
-    pages of a chapter behind its first one."""
+    """Returns the units of an HTML page, and of those pages of its folder to which links lead from it.
+
+    Each page is read once, those of a chapter behind the chapter's own.
+    """
     units: list[Unit] = []
     pages, at = [start], 0
     while at < len(pages):

@@ -19,7 +19,9 @@ from tasks.formats.pdf.tables import rows_of, table_runs
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
-_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])")
+_CAPTION = re.compile(
+    r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])"
+)
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
@@ -34,8 +36,8 @@ _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 _ENDS = (".", ",", ";", "!", "?")
 _SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
 _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
-"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a sentence,
-anywhere, and in text with formulas."""
+"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a
+sentence, anywhere, and in text with formulas."""
 _TAGGED, _TAG_CHARS = 2.0, 24
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
@@ -194,8 +196,10 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
 
 
 def _displayed(found: Sequence[Line], left: float) -> list[bool]:
-    """Returns of each line whether it is one of a displayed formula: indented, nearly without words, in fonts of formulas;
-    or a limit, a numerator or the like beside one."""
+    """Returns of each line whether it is one of a displayed formula, or a limit, a numerator or the like beside one.
+
+    Formulas are indented, nearly without words, and in fonts of formulas.
+    """
     anywhere = len(found) < _MIN_LINES  # what lies between formulas of a page says little about where its lines begin
     bare = [
         (anywhere or line.begin > left + 1.5 * line.size) and _is_wordless(line.text) and not _BULLET.match(line.text)
@@ -224,8 +228,10 @@ def _is_wordless(text: str) -> bool:
 
 
 def _steps(found: Sequence[Line]) -> dict[int, float]:
-    """Returns the distance of lines within paragraphs by font size: a low one of all, since on some pages most lines
-    begin a paragraph."""
+    """Returns the distance of lines within paragraphs by font size.
+
+    It is a low one of all distances, since on some pages most lines begin a paragraph.
+    """
     steps: dict[int, list[float]] = {}
     for before, after in pairwise(found):
         step = after.y1 - before.y1
@@ -241,7 +247,11 @@ def _alike(before: Line, after: Line) -> bool:
 def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
     """Returns whether a line begins another paragraph than that of `group`."""
     last = group[-1]
-    if not _alike(last, line) or _is_tagged(last) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
+    if (
+        not _alike(last, line)
+        or _is_tagged(last)
+        or (line.bold != last.bold and (line.bold or all(one.bold for one in group)))
+    ):
         return True
     if _stands_apart(line, last, step, right):
         return True
@@ -266,7 +276,7 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
 
 
 def _is_tagged(line: Line) -> bool:
-    """Returns whether a line ends with something that was put to the right end: "[Function]", the number of a formula."""
+    """Returns whether a line ends with something put to the right end: "[Function]", the number of a formula."""
     if len(line.cells) != 2 or len(line.cells[1].text) > _TAG_CHARS:
         return False
     return abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size

@@ -1,4 +1,4 @@
-"""Paragraphs break where a reader would break them: not at other fonts, formulas, figures or the number of an equation."""
+"""Paragraphs break where a reader would break them: not at other fonts, formulas, figures or numbers."""
 
 import textwrap
 
@@ -19,7 +19,7 @@ PROSE = textwrap.wrap(
 FLOWING = " ".join(PROSE)
 STEMS = {"F4": ("LMRoman10-Regular", 151), "F5": ("LMRoman10-Italic", 109), "F6": ("LMRoman10-Bold", 124)}
 STEMS |= {"F7": ("Cambria", 90), "F8": ("CMMI10", 72), "F9": ("Cambria,Strong", 160)}
-"""Fonts by what their descriptor says of their stems, of which PDFium makes weights: 744, 545, 620, 450, 360 and 780."""
+"""Fonts by their stems, of which PDFium makes weights: 744, 545, 620, 450, 360 and 780."""
 FONTS = " ".join(
     f"/{name} << /Type /Font /Subtype /Type1 /BaseFont /{base} /FirstChar 32 /LastChar 126 /Widths [{'500 ' * 95}]"
     f" /FontDescriptor << /Type /FontDescriptor /FontName /{base} /Flags 4 /StemV {stem} /Ascent 800 /Descent -200"
@@ -38,9 +38,7 @@ def read(*pages: str) -> PdfText:
 
 def paragraph(y: float, font: str = "F4", **others: str) -> str:
     """The lines of PROSE in one font, some in another: `others` are fonts by number of the line, such as l2="F5"."""
-    return "".join(
-        show(60, y - 12 * at, text, 10, others.get(f"l{at}", font)) for at, text in enumerate(PROSE)
-    )
+    return "".join(show(60, y - 12 * at, text, 10, others.get(f"l{at}", font)) for at, text in enumerate(PROSE))
 
 
 def test_lines_in_italics_do_not_break_a_paragraph_whose_regular_face_is_called_heavy() -> None:
@@ -79,13 +77,19 @@ def test_a_little_space_behind_a_sentence_begins_a_paragraph() -> None:
 
 
 def test_the_number_of_an_equation_at_the_beginning_of_a_line_is_no_item() -> None:
-    text = ["What was said of the ice is what was said of the cold in the equation", "(6) of the book.", "(7) Behind it"]
+    text = [
+        "What was said of the ice is what was said of the cold in the equation",
+        "(6) of the book.",
+        "(7) Behind it",
+    ]
     found = kinds(read(lines(60, 700, text, 10, "F7")))
     assert found == [("paragraph", " ".join(text[:2])), ("item", text[2])]
 
 
 def test_a_sentence_goes_on_behind_the_labels_of_a_figure_on_the_next_page() -> None:
-    labels = "".join(show(x, 760 - 20 * at, text, 6) for at, (x, text) in enumerate([(90, "Male"), (300, "Crew"), (90, "1st")]))
+    labels = "".join(
+        show(x, 760 - 20 * at, text, 6) for at, (x, text) in enumerate([(90, "Male"), (300, "Crew"), (90, "1st")])
+    )
     first = lines(60, 300, [*PROSE, *PROSE[:3]], 10, "F7")
     second = lines(60, 600, [f"Northern {PROSE[3]}", *PROSE[4:]], 10, "F7")
     sentence = " ".join((*PROSE[:3], "Northern", *PROSE[3:]))
