@@ -4,8 +4,8 @@
 
 FOLDER keeps Debian packages, which apt-get downloads, unpacked from one run to the next. Words of the source
 (`pdf_gold`) and of the text are aligned; between two words that follow one another in both there is a break in the
-source or not, and in the text or not. `f1` is that of all breaks, `mean_f1` the mean of the documents'. `words_found` is
-the share of the source's words that were aligned: nothing is said of the others.
+source or not, and in the text or not. `f1` is that of all breaks, `mean_f1` the mean of the documents'. `words_found`
+is the share of the source's words that were aligned: nothing is said of the others.
 """
 
 import argparse
