@@ -194,6 +194,11 @@ def _starts(units: Iterable[Sequence[str]]) -> list[int]:
     return starts
 
 
+def _broken(starts: Sequence[int], at: int, to: int) -> bool:
+    """Returns whether a unit begins behind the word `at`, with the word `to` at the latest."""
+    return bisect_left(starts, to + 1) > bisect_left(starts, at + 1)
+
+
 def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[list[tuple[int, int, bool, bool]], float]:
     """Returns where breaks can be compared, and the share of the source's words that are in the output.
 
@@ -206,14 +211,11 @@ def decisions(gold: Sequence[Unit], found: Sequence[Sequence[str]]) -> tuple[lis
     begins, breaks = _starts(unit.words for unit in gold), _starts(found)
     pairs = matched(flat, seen, set(begins))
     soft = {at for at, unit in zip(begins, gold, strict=True) if unit.soft}
-    made = []
+    made: list[tuple[int, int, bool, bool]] = []
     for (a, b), (to_a, to_b) in pairwise(pairs):
         if to_a - a - 1 <= _MOST_LOST and not soft.intersection(range(a + 1, to_a + 1)):
-            inside = [
-                bisect_left(starts, to + 1) > bisect_left(starts, at + 1)
-                for starts, at, to in ((begins, a, to_a), (breaks, b, to_b))
-            ]
-            made.append((to_a, to_b, *inside))
+            of_gold, of_found = _broken(begins, a, to_a), _broken(breaks, b, to_b)
+            made.append((to_a, to_b, of_gold, of_found))
     return made, len(pairs) / max(1, len(flat))
 
 
