@@ -258,7 +258,10 @@ def score_of(manual: Manual, folder: Path) -> Score:
 def measured(manuals: Sequence[Manual], folder: Path) -> dict[str, Any]:
     """Returns the figures of documents: F1 of all their breaks, the mean of their F1, and those of each."""
     scores = {f"{manual.package} {manual.name}": score_of(manual, folder) for manual in manuals}
-    total = Score(*(sum(getattr(one, name) for one in scores.values()) for name in ("right", "wrong", "missed")), 1.0)
+    all_of = scores.values()
+    total = Score(
+        sum(one.right for one in all_of), sum(one.wrong for one in all_of), sum(one.missed for one in all_of), 1
+    )
     rows = {
         name: {
             "f1": round(score.f1, 4),
@@ -269,7 +272,7 @@ def measured(manuals: Sequence[Manual], folder: Path) -> dict[str, Any]:
         }
         for name, score in scores.items()
     }
-    return {"f1": round(total.f1, 4), "mean_f1": round(mean(one.f1 for one in scores.values()), 4), "documents": rows}
+    return {"f1": round(total.f1, 4), "mean_f1": round(mean(one.f1 for one in all_of), 4), "documents": rows}
 
 
 def main() -> None:
