@@ -25,6 +25,7 @@ _LEFT_OUT = (
     *("algorithmic", "comment", "Example"),
 )
 _HEADINGS = r"\\(?:part|chapter|(?:sub){0,2}section)\*?\s*(?:\[[^\]]*\])?\s*\{"
+_RUN_IN = r"\\(?:sub)?paragraph\*?\s*\{"
 _NO_TEXT = (
     *("label", "ref", "pageref", "eqref", "autoref", "index", "includegraphics", "input", "include", "usepackage"),
     *("setcounter", "addtocounter", "vspace", "hspace", "bibliography", "bibliographystyle", "Sexpr", "SweaveOpts"),
@@ -35,9 +36,37 @@ _NO_TEXT = (
 _BREAKS = r"\\(?:par|newpage|clearpage|bigskip|medskip|smallskip|noindent\s*\\newline|maketitle|appendix)(?![A-Za-z])"
 
 _BLOCKS = frozenset(
-    ("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "div", "dl", "dt", "figcaption")
-    + ("figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "ol", "p")
-    + ("section", "ul")
+    [
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "caption",
+        "center",
+        "dd",
+        "div",
+        "dl",
+        "dt",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "header",
+        "hr",
+        "li",
+        "main",
+        "ol",
+        "p",
+        "section",
+        "ul",
+    ]
 )
 _SKIPPED = frozenset(("pre", "table", "script", "style", "head", "nav", "colgroup", "thead", "textarea", "form"))
 _FURNITURE = re.compile(
@@ -107,9 +136,11 @@ def _environments(text: str) -> str:
 
 
 def _headings(text: str) -> str:
-    while match := re.search(_HEADINGS, text):
-        end = _balanced(text, match.end() - 1)
-        text = text[: match.start()] + END + text[match.end() : end - 1] + END + text[end:]
+    """Returns a text with its headings set apart; one that runs into its paragraph is a part of it."""
+    for pattern, after in ((_HEADINGS, END), (_RUN_IN, " ")):
+        while match := re.search(pattern, text):
+            end = _balanced(text, match.end() - 1)
+            text = text[: match.start()] + END + text[match.end() : end - 1] + after + text[end:].lstrip()
     return text
 
 
@@ -124,12 +155,11 @@ def _footnotes_apart(paragraph: str) -> Iterator[str]:
 
 
 def tex_units(source: str) -> list[Unit]:
-    """Returns the units of a TeX or Sweave file, from \\begin{document} on."""
+    """Returns the units of a TeX or Sweave file, from the beginning of the document on."""
     text = _without_chunks(source.replace("\r", "").partition("\\begin{document}")[2].partition("\\end{document}")[0])
     text = _environments(_COMMENT.sub("", text))
     text = re.sub(r"\\\\\*?(?:\[[^\]]*\])?", lambda _: END, text)
     text = re.sub(_BREAKS, lambda _: END, _headings(_without_arguments(text, _NO_TEXT)))
-    text = re.sub(r"\\(?:sub)?paragraph\*?\s*\{", lambda _: END + "{", text)
     text = re.sub(r"\\item\b\s*(?:\[([^\]]*)\])?", lambda match: f"{END}{match[1] or ''} ", text)
     text = re.sub(r"(?<!\\)\$(?:\\.|[^$\\])*\$|\\\(.*?\\\)", " ", text, flags=re.S)
     units = []
@@ -142,8 +172,10 @@ def tex_units(source: str) -> list[Unit]:
 
 
 def html_units(start: Path) -> list[Unit]:
-    """Returns the units of an HTML page, and of those pages of its folder to which links lead from it, each once, the
-    pages of a chapter behind its first one."""
+    """Returns the units of an HTML page, and of those pages of its folder to which links lead from it.
+
+    Each page is read once, those of a chapter behind the chapter's own.
+    """
     units: list[Unit] = []
     pages, at = [start], 0
     while at < len(pages):

@@ -6,7 +6,6 @@ Types alone. Boxes are in points from the upper left corner of the page, as most
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-
 NAMED = 1_000
 """Added to the weight of a font whose name says that it is bold; more than any weight of its own."""
 

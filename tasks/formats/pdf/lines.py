@@ -104,7 +104,7 @@ def _with_crumbs(rows: list[list[Segment]]) -> list[list[Segment]]:
     Where one is drawn above another one, as in an inverted root, PDFium begins a line.
     """
     kept: list[list[Segment]] = []
-    crumbs = []
+    crumbs: list[list[Segment]] = []
     for row in rows:
         few = sum(len(one.text) for one in row) <= _CRUMBS
         (crumbs if few else kept).append(row)

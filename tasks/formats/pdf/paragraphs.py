@@ -19,10 +19,13 @@ from tasks.formats.pdf.tables import rows_of, table_runs
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
 _BULLET = re.compile(r"[•◦▪‣∙●○■]\s?|[–—*-]\s|\(?[0-9]{1,3}[.)]\s|\[[0-9]{1,3}\]\s|\([a-z]\)\s")
-_CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])")
+_CAPTION = re.compile(
+    r"(?:Figure|Fig\.|Table|Tab\.|Abbildung|Abb\.|Tabelle|Algorithm)\s*[0-9A-Z]{1,3}(?:[.:]|\s+[^\sa-z])"
+)
 _NOTE = re.compile(r"(?:[0-9]{1,3}|[*†‡§¶∗])\s?[^\W\d_]")
 _NUMBERED = re.compile(r"(?:[0-9]{1,2}(?:\.[0-9]{1,2}){0,3}\.?|[A-Z]\.|[IVX]{1,5}\.)\s+[^\W\d_]")
 _MATH = re.compile(r"[∀-⋿=+±×÷∑∏∫√∞≈≠≤≥α-ωΑ-Ω]")
+_DIVIDED = re.compile(r"[^\W\d_]-$")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _FEW, _LITTLE, _MATHS = 3, 0.4, 0.25
 """Words of a formula at most, or the share of its characters in words; and that in fonts of formulas at least."""
@@ -33,8 +36,8 @@ _ENTRY = re.compile(_LEADER.pattern + r"\S{1,8}$")
 _ENDS = (".", ",", ";", "!", "?")
 _SENTENCE_END = re.compile(r"[.!?:;。؟۔][)\]\"'”’»]*$")
 _SLIGHTLY, _APART, _FAR = 1.12, 1.25, 1.8
-"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a sentence,
-anywhere, and in text with formulas."""
+"""Distance of lines, in that of the lines of a paragraph, from which on another one begins: behind the end of a
+sentence, anywhere, and in text with formulas."""
 _TAGGED, _TAG_CHARS = 2.0, 24
 _BOLD_WEIGHT, _BOLDER = 600, 1.3
 END = "\n"
@@ -130,9 +133,11 @@ def _texts(group: Sequence[Line], kind: str, right: float) -> list[str]:
 def _has_room(group: Sequence[Line], at: int, most: float) -> bool:
     """Returns whether the line before had room for the first word of this one, were `most` the end of full lines.
 
-    Lines that end where a neighbour does are full: they are justified, or beside a figure.
+    Lines that end where a neighbour does are full: they are justified, or beside a figure. So is one with a hyphen.
     """
     before, line = group[at - 1], group[at]
+    if _DIVIDED.search(before.text):
+        return False
     room = most - before.end - (_word(line.text) + 1) * (line.x1 - line.x0) / max(1, len(line.text))
     beside = (*group[max(0, at - 2) : at - 1], line)
     return room > before.size and all(abs(before.end - other.end) >= 0.1 * before.size for other in beside)
@@ -191,8 +196,10 @@ def _groups(found: Sequence[Line]) -> Iterator[list[Line]]:
 
 
 def _displayed(found: Sequence[Line], left: float) -> list[bool]:
-    """Returns of each line whether it is one of a displayed formula: indented, nearly without words, in fonts of formulas;
-    or a limit, a numerator or the like beside one."""
+    """Returns of each line whether it is one of a displayed formula, or a limit, a numerator or the like beside one.
+
+    Formulas are indented, nearly without words, and in fonts of formulas.
+    """
     anywhere = len(found) < _MIN_LINES  # what lies between formulas of a page says little about where its lines begin
     bare = [
         (anywhere or line.begin > left + 1.5 * line.size) and _is_wordless(line.text) and not _BULLET.match(line.text)
@@ -221,8 +228,10 @@ def _is_wordless(text: str) -> bool:
 
 
 def _steps(found: Sequence[Line]) -> dict[int, float]:
-    """Returns the distance of lines within paragraphs by font size: a low one of all, since on some pages most lines
-    begin a paragraph."""
+    """Returns the distance of lines within paragraphs by font size.
+
+    It is a low one of all distances, since on some pages most lines begin a paragraph.
+    """
     steps: dict[int, list[float]] = {}
     for before, after in pairwise(found):
         step = after.y1 - before.y1
@@ -238,7 +247,11 @@ def _alike(before: Line, after: Line) -> bool:
 def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: float) -> bool:
     """Returns whether a line begins another paragraph than that of `group`."""
     last = group[-1]
-    if not _alike(last, line) or _is_tagged(last) or (line.bold != last.bold and (line.bold or all(one.bold for one in group))):
+    if (
+        not _alike(last, line)
+        or _is_tagged(last)
+        or (line.bold != last.bold and (line.bold or all(one.bold for one in group)))
+    ):
         return True
     if _stands_apart(line, last, step, right):
         return True
@@ -263,7 +276,7 @@ def _begins(line: Line, group: Sequence[Line], step: float, left: float, right: 
 
 
 def _is_tagged(line: Line) -> bool:
-    """Returns whether a line ends with something that was put to the right end: "[Function]", the number of a formula."""
+    """Returns whether a line ends with something put to the right end: "[Function]", the number of a formula."""
     if len(line.cells) != 2 or len(line.cells[1].text) > _TAG_CHARS:
         return False
     return abs(line.cells[1].x0 - line.cells[0].x1) > _TAGGED * line.size

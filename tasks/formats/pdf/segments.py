@@ -176,7 +176,7 @@ def _left_to_right(chars: Sequence[Char], upright: list[Segment], turned: list[S
             ended = ended or code in _BREAKS
             continue
         if now is not None and (
-            face.turn != turn or (turn == 0 and (ended and not now.raises(char) or not now.takes(char, face.size)))
+            face.turn != turn or (turn == 0 and ((ended and not now.raises(char)) or not now.takes(char, face.size)))
         ):
             (turned if turn else upright).append(_closed(now))
             now = None
