@@ -19,7 +19,7 @@ BEFORE = {
     "render": "994c048a26497d6d",
     "update": "d56187bee8e18729",
     "publish": "508c9407477cb212",
-    "extract": "5760c574ab93278b",
+    "extract": "aead6b44cf00c4c9",
     "train_classifiers": "0f30cc7fcc5fb12e",
     "train_perplexity": "4dd59e27876a5e7b",
     "annotate": "1bf7e89bf41467eb",
