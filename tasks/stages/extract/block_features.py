@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from tasks.stages.extract.block_words import GROUPS, SAYINGS, sayings_of
 from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
 
-Floats = NDArray[np.float64] | NDArray[np.float32]
+Floats = NDArray[np.float64]
+Measured = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -92,7 +93,7 @@ def _counted() -> Floats:
 _KINDS, _COUNTED = _kinds(), _counted()
 
 
-def features(page: Blocks, title: str) -> Floats:
+def features(page: Blocks, title: str) -> Measured:
     """Returns the features of a page's blocks: float32 of shape (`COLUMNS`, blocks).
 
     Args:
@@ -340,7 +341,7 @@ CONTEXT = (
 _MOST_ODDS, _MOST_AWAY = 6.0, 50
 
 
-def context(page: Blocks, measured: Floats, odds: Floats) -> Floats:
+def context(page: Blocks, measured: Measured, odds: Floats) -> Measured:
     """Returns what the first judgement says of the blocks around each: float32 of shape (`CONTEXT`, blocks).
 
     Args:
@@ -351,7 +352,7 @@ def context(page: Blocks, measured: Floats, odds: Floats) -> Floats:
     number = len(page)
     at = {name: index for index, name in enumerate(CONTEXT)}
     found = np.zeros((len(CONTEXT), number))
-    odds = np.clip(odds, -_MOST_ODDS, _MOST_ODDS)
+    odds = np.minimum(np.maximum(odds, -_MOST_ODDS), _MOST_ODDS)
     keeps = odds > 0
     words = measured[_AT["words"]].astype(np.float64)
     found[0] = odds

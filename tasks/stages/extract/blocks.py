@@ -28,11 +28,13 @@ _DOCUMENTATION = 16
 _MOST_COMMENTS = 0.8
 _UNLINKED, _SHORTEST_COMMENT = 0.3, 4
 _SHORTEST_PARAGRAPH = 15  # words
+# A page with most of its possible text in blocks whose odds are between 1 : 2.7 and 2.7 : 1 is unlike those trained on.
+_UNCERTAIN, _MOST_IN_DOUBT = 1.0, 0.7
 _SEPARATORS = ("\t", "\n", "\n\n")
 
 
 def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judges | None = None) -> str:
-    """Returns the main text of a page; "" for documentation and where nothing longer than a line is main text.
+    """Returns the main text of a page; "" for documentation, in doubt, and where no paragraph is main text.
 
     Args:
         tree: the page.
@@ -44,8 +46,9 @@ def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judge
     if page is None:
         return ""
     measured = features(page, title.lower())
-    keeps = judged(page, measured, by or judges()) > 0
-    if not (keeps & (measured[_WORDS] >= _SHORTEST_PARAGRAPH)).any():
+    odds = judged(page, measured, by or judges())
+    keeps = odds > 0
+    if not (keeps & (measured[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _in_doubt(odds, measured[_WORDS]):
         return ""
     if comments:
         keeps |= _comments(measured)
@@ -55,6 +58,11 @@ def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judge
 def _is_documentation(tree: HTMLTree) -> bool:
     document = tree.document
     return document is not None and len(document.query_selector_all(_OF_DOCUMENTATION)) >= _DOCUMENTATION
+
+
+def _in_doubt(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:
+    possible = words * (odds > -_UNCERTAIN)
+    return bool(possible[odds < _UNCERTAIN].sum() > _MOST_IN_DOUBT * possible.sum())
 
 
 def _comments(measured: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -11,7 +11,6 @@ import functools
 import html
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from tasks.stages.extract.block_words import NAMED, groups_of
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_Elements = tuple[list[str], list[int], list[tuple[int, ...]], Numbers, Numbers, Numbers]
 
 # What the serialization does not escape, and no reader sees.
 _RAW = re.compile(
@@ -254,7 +254,7 @@ class _Reader:
         found[1:] = is_break[1:] & is_break[:-1] & (self.letters[:-1] == 0)
         return found
 
-    def _elements(self, first_run: Numbers) -> tuple[Any, ...]:
+    def _elements(self, first_run: Numbers) -> _Elements:
         """Returns the fields of `Blocks` from `tags` to `last`."""
         first = np.searchsorted(first_run, np.arange(len(self.name)))
         last = first[self._closed_by()]
@@ -318,7 +318,7 @@ def _names(codes: NDArray[np.uint32], at: Numbers) -> Numbers:
 @functools.lru_cache(1 << 14)
 def _groups(tag: str, name: int) -> tuple[int, ...]:
     """Returns the groups of a start tag."""
-    groups = _TAG_GROUPS[name]
+    groups: tuple[int, ...] = _TAG_GROUPS[name]
     if '="' in tag:
         groups += _named(tag)
         if ("hidden" in tag or "none" in tag) and _HIDDEN.search(tag):
