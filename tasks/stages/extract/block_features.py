@@ -1,4 +1,11 @@
-"""Features of the blocks of a page, for the trees of `blocks`."""
+"""Features of the blocks of a page, for the trees of `blocks`.
+
+Reads the blocks of `page_blocks`. Lengths, character classes, links and places do not depend on language or site (after
+Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features", WSDM 2010); names of classes and
+words of furniture are those of `block_words`. What an element holds is given by its share of the page's words, so a
+class named after comments on the whole page and one on a box differ. All are counts and quotients of counts, so every
+machine computes the same values.
+"""
 
 from collections import Counter
 
