@@ -232,7 +232,7 @@ class _Reader:
             chosen = which & in_block
             return np.bincount(of_tag[chosen], None if of is None else of[chosen], minlength=number).astype(np.int64)
 
-        elements = self._elements(first_run)
+        tags, names, groups, parent, first, last = self._elements(first_run)
         held = runs[of_tag[runs] >= 0]
         images = np.searchsorted(np.flatnonzero(name == _IMG), last_run, "right")
         return Blocks(
@@ -243,7 +243,7 @@ class _Reader:
             *(counted(linking & has_text, letters), counted(self.opening & (name == _A)), counted(name == _BR)),
             counted(self.skipped),
             np.diff(images, prepend=0),
-            *elements,
+            *(tags, names, groups, parent, first, last),
             *(self.end[held], self.following[held] - self.end[held], of_tag[held]),
         )
 
