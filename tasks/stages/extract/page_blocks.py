@@ -243,8 +243,15 @@ class _Reader:
             *(counted(linking & has_text, letters), counted(self.opening & (name == _A)), counted(name == _BR)),
             counted(self.skipped),
             np.diff(images, prepend=0),
-            *(tags, names, groups, parent, first, last),
-            *(self.end[held], self.following[held] - self.end[held], of_tag[held]),
+            tags=tags,
+            names=names,
+            groups=groups,
+            parent=parent,
+            first=first,
+            last=last,
+            text_begin=self.end[held],
+            text_length=self.following[held] - self.end[held],
+            text_block=of_tag[held],
         )
 
     def _paragraph_breaks(self) -> Mask:
