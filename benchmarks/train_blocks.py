@@ -1,26 +1,28 @@
 """Trains the trees of the `blocks` extractor, after showing what they do on hosts that they have not seen.
 
-    python -m benchmarks.train_blocks --data FOLDER [--write]
+    python -m benchmarks.train_blocks --gold FOLDER --segments FOLDER [--no-nested] [--write]
 
-FOLDER as for `benchmarks.extraction`: pages and their main text, marked by a person. A line is labelled as main text
-when at least half of its words are found in the marked text, in order. Pages are split by host into folds.
+The folders are those of `benchmarks.gold_pages`: pages with their whole main text, and pages with some segments that it
+must and must not contain. Of the former each block has a label: main text if half of its words are found in the marked
+text, in order. Of the latter the blocks with segments have one; the others get a silver label with a low weight: the
+share of three extractors (trafilatura in two settings, resiliparse) whose text has the block.
 
-The figure for unseen hosts is nested (Cawley and Talbot, JMLR 2010): each fold is scored by trees whose depth, number,
-columns and thresholds were chosen by a cross-validation on the other hosts alone. Then one choice is made on all hosts,
-the trees are trained on all, and with --write they replace `tasks/stages/extract/blocks.json`. Nothing is drawn: the
-same data gives the same weights. On a free core it takes minutes, nearly all of them for the nested figure;
-`--no-nested` leaves that out.
+The second pass of trees is trained on what a first pass says of hosts that it has not seen. The figure for unseen
+hosts is nested: each fold is scored by two passes for which nothing of its hosts was seen. Sizes of trees and weights
+of labels are constants, chosen on these pages by people: one choice for all folds. The growing is CatBoost's, which is
+needed here alone (`pip install catboost trafilatura`); it draws by a fixed seed, so equal data give equal weights on
+equal machines. With --write the trees of all pages replace `tasks/stages/extract/blocks.json`, and the figures are kept
+in `benchmarks/results/train_blocks.json`. It takes some ten minutes of one core.
 """
 
 import argparse
 import difflib
-import itertools
 import json
+import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,215 +30,302 @@ import numpy as np
 from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 
-from benchmarks.boosting import Forest, grow
-from benchmarks.gold_pages import GoldPage, Score, read_pages, shingles
+from benchmarks.gold_pages import (
+    GoldPage,
+    Score,
+    SegmentPage,
+    found_segments,
+    interval,
+    precision_and_recall,
+    read_pages,
+    read_segments,
+    segment_score,
+    shingle_score,
+    squeezed,
+)
+from benchmarks.result import keep
 from tasks.formats.text import clean, hash64
-from tasks.formats.url import host_of
-from tasks.stages.extract import blocks
-from tasks.stages.extract.line_features import COLUMNS, features
-from tasks.stages.extract.lines import Line
-from tasks.stages.extract.main_text import keep_posts
+from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
+from tasks.stages.extract.blocks import blocks_text, candidates
+from tasks.stages.extract.main_text import keep_posts, main_text
+from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_about
-from tasks.stages.extract.trees import SCALE, Trees, parsed
+from tasks.stages.extract.trees import SCALE, Judges, parsed
 
 TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
-FOLDS = 10
-INNER_FOLDS = 5
+FOLDS = 5
+INNER_FOLDS = 3
+TREES = {"first": 200, "second": 120}
 _WORD = re.compile(r"\w+")
 _SHORTEST_RUN = 3
-# How long the page is, and how many lines lie between: what differs most from site to site.
-_COUNTS = ("index", "index_from_end", "to_first_prose", "from_last_prose", "lines", "all_words")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What is chosen by cross-validation.
-
-    Attributes:
-        depth: of the trees.
-        trees: how many.
-        counts: whether they see `_COUNTS`, too.
-        keep: the chance of being main text from which a line stays.
-        min_kept: see `tasks.stages.extract.trees.Trees`.
-    """
-
-    depth: int
-    trees: int
-    counts: bool
-    keep: float
-    min_kept: float
-
-    @property
-    def columns(self) -> list[int]:
-        """The columns that the trees see."""
-        return [index for index, name in enumerate(COLUMNS) if self.counts or name not in _COUNTS]
-
-
-TREES = (75, 150)
-CHOICES = [Choice(*each) for each in itertools.product((4, 6), TREES, (True, False), (0.3, 0.4, 0.5), (0.7, 0.5, 0.35))]
+_GOLD, _SILVER, _SURE_SILVER = 0.4, 0.03, 0.12
+_DOUBTFUL = 0.15
 
 
 @dataclass(frozen=True)
 class Example:
-    """The lines of one page: what is measured of each, and whether it is main text."""
+    """The blocks of one page, and what they are.
 
-    page: GoldPage
-    host: str
-    lines: list[Line | None]
-    judged: list[Line]
-    measured: NDArray[np.float64]
+    Attributes:
+        page: with what people have marked.
+        blocks: of the page.
+        measured: their features.
+        labels: chance that each is main text.
+        weights: of the labels; 0 for blocks that the trees do not judge.
+    """
+
+    page: GoldPage | SegmentPage
+    blocks: Blocks
+    measured: NDArray[np.float32]
     labels: NDArray[np.float64]
-
-    @cached_property
-    def expected(self) -> Counter[tuple[str, ...]]:
-        """The shingles of the main text."""
-        return shingles(self.page.gold)
-
-    @cached_property
-    def _scores(self) -> dict[bytes, tuple[float, float]]:
-        """Precision and recall by what was kept: many choices keep the same."""
-        return {}
-
-    def scored(self, trees: Trees) -> tuple[float, float]:
-        """Returns precision and recall of the text of the page by these trees, which is what the extractor makes."""
-        keeps = blocks.kept(self.judged, self.measured, trees) if self.judged else np.zeros(0, np.bool_)
-        if keeps.tobytes() not in self._scores:
-            found = shingles(clean(blocks.joined(self.lines, self.judged, keeps)))
-            common = (found & self.expected).total()
-            self._scores[keeps.tobytes()] = common / found.total(), common / self.expected.total()
-        return self._scores[keeps.tobytes()]
+    weights: NDArray[np.float64]
 
 
-def example(page: GoldPage) -> Example:
-    """Reads one page as the extractor does and labels its lines."""
-    html = page.html
-    tree = HTMLTree.parse(html)
-    title = read_about(tree).title
-    keep_posts(tree, html.encode("utf-8", "surrogatepass"))
-    found, share = blocks.reduced_lines(tree)
-    judged = blocks.to_judge(tree, found)
-    measured = features(judged, title.lower(), share) if judged else np.zeros((len(COLUMNS), 0))
-    return Example(page, host_of(page.url) or page.name, found, judged, measured, _labels(judged, page.gold))
+def silver_texts(html: str) -> list[str]:
+    """Returns what several extractors take for the main text of a page."""
+    import trafilatura
+
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+    found = [
+        trafilatura.extract(html),
+        trafilatura.extract(html, favor_precision=True),
+        main_text(HTMLTree.parse(html)),
+    ]
+    return [text or "" for text in found]
 
 
-def _labels(judged: Sequence[Line], gold: str) -> NDArray[np.float64]:
-    words = [_WORD.findall(line.text) for line in judged]
+def examples(
+    pages: Sequence[GoldPage | SegmentPage], silver: Callable[[str], list[str]] = silver_texts
+) -> list[Example]:
+    """Reads pages as the extractor does and labels their blocks; leaves out those without text."""
+    found = []
+    for page in pages:
+        html = page.html
+        tree = HTMLTree.parse(html)
+        title = read_about(tree).stated_title
+        keep_posts(tree, html.encode("utf-8", "surrogatepass"))
+        blocks = read_blocks(tree)
+        if blocks is not None:
+            measured = features(blocks, title.lower())
+            texts = [squeezed(blocks.text(index)) for index in range(len(blocks))]
+            if isinstance(page, GoldPage):
+                labels, weights = _by_gold(texts, page.gold)
+            else:
+                labels, weights = _by_segments(texts, page, silver(html))
+            weights *= candidates(measured)
+            found.append(Example(page, blocks, measured, labels, weights))
+    return found
+
+
+def _size(texts: Sequence[str]) -> NDArray[np.float64]:
+    return np.sqrt([min(max(len(text.split()), 1), 60) for text in texts])
+
+
+def _by_gold(texts: Sequence[str], gold: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    words = [_WORD.findall(text) for text in texts]
     flat = [word for held in words for word in held]
     matched = np.zeros(len(flat))
-    for start, _, length in difflib.SequenceMatcher(
-        None, flat, _WORD.findall(gold), autojunk=False
-    ).get_matching_blocks():
+    matcher = difflib.SequenceMatcher(None, flat, _WORD.findall(gold), autojunk=False)
+    for start, _, length in matcher.get_matching_blocks():
         matched[start : start + length] = 1.0 if length >= _SHORTEST_RUN else 0.5
     ends = np.cumsum([len(held) for held in words])
-    return np.array(
-        [
-            matched[end - len(held) : end].sum() >= 0.5 * max(1, len(held))
-            for held, end in zip(words, ends, strict=True)
-        ],
-        dtype=float,
-    )
+    share = [matched[end - len(held) : end].sum() / max(1, len(held)) for held, end in zip(words, ends, strict=True)]
+    return (np.array(share) >= 0.5).astype(float), _GOLD * _size(texts)
 
 
-def weights(examples: Sequence[Example], choice: Choice) -> dict[str, Any]:
-    """Returns trained weights as `blocks.json` holds them."""
-    return _held(_grown(examples, choice), choice)
+def _by_segments(
+    texts: Sequence[str], page: SegmentPage, silver: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    labels = np.mean([_shared(texts, text) for text in silver], axis=0)
+    likely = labels.copy()
+    weights = (_SILVER + _SURE_SILVER * np.abs(2 * labels - 1)) * _size(texts) / 3
+    flat = " ".join(texts)
+    starts = np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1]
+
+    def places(segment: str) -> list[list[int]]:
+        held, at, found = squeezed(segment), -1, []
+        while held and (at := flat.find(held, at + 1)) >= 0:
+            first, last = np.searchsorted(starts, (at, at + len(held) - 1), "right") - 1
+            found.append(list(range(first, last + 1)))
+        return found
+
+    for segment in page.unwanted:
+        found = places(segment)
+        for index in {index for held in found for index in held}:
+            inside = len(texts[index]) > 6 * len(segment) or len(found) > 1
+            if inside and likely[index] > 0.7:  # words that the story uses, too
+                weights[index] = _DOUBTFUL * weights[index]
+            else:
+                labels[index], weights[index] = 0.0, 1.0
+    for segment in page.wanted:
+        if found := places(segment):
+            best = max(found, key=lambda held: (likely[held].mean(), max(len(texts[index]) for index in held)))
+            labels[best], weights[best] = 1.0, 1.0
+    return labels, weights
 
 
-def _grown(examples: Iterable[Example], choice: Choice) -> Forest:
-    of = [one for one in examples if one.judged]
-    rows = np.concatenate([one.measured.T for one in of])[:, choice.columns]
-    return grow(rows, np.concatenate([one.labels for one in of]), choice.trees, choice.depth)
+def _shared(texts: Sequence[str], other: str) -> list[float]:
+    """Returns the share of each text's three-word runs in another text; of a shorter one whether it is a line there."""
+    words = _WORD.findall(other)
+    runs = set(zip(words, words[1:], words[2:], strict=False))
+    lines = {" ".join(_WORD.findall(line)) for line in other.split("\n")}
+    found = []
+    for text in texts:
+        own = _WORD.findall(text)
+        held = list(zip(own, own[1:], own[2:], strict=False))
+        short = len(own) < 4
+        found.append(float(" ".join(own) in lines) if short else sum(run in runs for run in held) / len(held))
+    return found
 
 
-def _held(forest: Forest, choice: Choice) -> dict[str, Any]:
-    names = np.array(COLUMNS)[choice.columns]
-    grown = zip(forest.columns, forest.limits, forest.leaves, strict=True)
-    return {
-        "choice": asdict(choice),
-        "base": round(forest.base * SCALE),
-        "threshold": round(float(np.log(choice.keep / (1 - choice.keep)) * SCALE)),
-        "min_kept": choice.min_kept,
-        "trees": [
+def grown(rows: NDArray[np.float32], labels: NDArray[np.float64], weights: NDArray[np.float64], trees: int) -> Any:
+    """Grows trees on rows of weight above zero; returns them as a file of weights holds them, without names."""
+    from catboost import CatBoostClassifier, Pool
+
+    model = CatBoostClassifier(
+        loss_function="CrossEntropy", iterations=trees, depth=6, learning_rate=0.08, l2_leaf_reg=5, border_count=64,
+        rsm=0.3, bootstrap_type="Bernoulli", subsample=0.8, random_seed=0, thread_count=2, verbose=0,
+        allow_writing_files=False,
+    )  # fmt: skip
+    used = weights > 0
+    model.fit(Pool(rows[used], labels[used], weight=weights[used]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        return json.loads(path.read_text())
+
+
+def weights_of(model: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Returns a model of CatBoost as `blocks.json` holds it; its first split is the lowest bit of a leaf's number."""
+    scale, (bias,) = model["scale_and_bias"]
+    depth = max(len(tree["splits"] or ()) for tree in model["oblivious_trees"])
+    trees = []
+    for tree in model["oblivious_trees"]:
+        splits = list(reversed(tree["splits"] or ()))
+        leaves = [round(scale * leaf * SCALE) for leaf in tree["leaf_values"]]
+        missing = depth - len(splits)
+        trees.append(
             {
-                "columns": names[columns].tolist(),
-                "limits": limits.tolist(),
-                "leaves": np.rint(leaves * SCALE).astype(int).tolist(),
+                "columns": [names[0]] * missing + [names[split["float_feature_index"]] for split in splits],
+                "limits": [3e38] * missing + [float(f"{split['border']:.7g}") for split in splits],
+                "leaves": leaves + [0] * ((1 << depth) - len(leaves)),
             }
-            for columns, limits, leaves in itertools.islice(grown, choice.trees)
-        ],
-    }
+        )
+    return {"base": round(bias * SCALE), "trees": trees}
 
 
-def folds(examples: Sequence[Example], count: int) -> Iterator[tuple[list[Example], list[Example]]]:
+def trained(of: Sequence[Example]) -> dict[str, Any]:
+    """Trains both passes; returns what `blocks.json` holds."""
+    labels = np.concatenate([one.labels for one in of])
+    weights = np.concatenate([one.weights for one in of])
+    seen: dict[int, NDArray[np.float64]] = {}
+    for rest, held_out in folds(of, INNER_FOLDS):
+        first = parsed(_first(rest), COLUMNS)
+        for one in held_out:
+            seen[id(one)] = _odds(one, first.odds(one.measured))
+    both = [np.concatenate((one.measured, context(one.blocks, one.measured, seen[id(one)]))).T for one in of]
+    second = weights_of(grown(np.concatenate(both), labels, weights, TREES["second"]), (*COLUMNS, *CONTEXT))
+    return {"first": _first(of), "second": second}
+
+
+def _first(of: Sequence[Example]) -> dict[str, Any]:
+    rows, labels, weights = (
+        np.concatenate([one.measured.T for one in of]),
+        np.concatenate([one.labels for one in of]),
+        np.concatenate([one.weights for one in of]),
+    )
+    return weights_of(grown(rows, labels, weights, TREES["first"]), COLUMNS)
+
+
+def _odds(one: Example, odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(candidates(one.measured), odds, -9.0)
+
+
+def judges_of(held: dict[str, Any]) -> Judges:
+    """Returns trained weights as the extractor uses them."""
+    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+
+
+def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], list[Example]]]:
     """Splits examples by host: yields (train, held out) for each fold, hosts dealt out by hash."""
-    hosts = sorted({one.host for one in examples}, key=lambda host: (hash64(host), host))
+    hosts = sorted({one.page.host for one in of}, key=lambda host: (hash64(f"{count} {host}"), host))
     fold = {host: index % count for index, host in enumerate(hosts)}
     for index in range(count):
         yield (
-            [one for one in examples if fold[one.host] != index],
-            [one for one in examples if fold[one.host] == index],
+            [one for one in of if fold[one.page.host] != index],
+            [one for one in of if fold[one.page.host] == index],
         )
 
 
-def cross_validated(
-    examples: Sequence[Example], chosen: Callable[[Sequence[Example]], Choice], count: int = FOLDS
-) -> Score:
-    """Scores every page by trees for which neither training nor choice saw its host."""
-    scored = []
-    for seen, held_out in folds(examples, count):
-        trees = parsed(weights(seen, chosen(seen)))
-        scored += [one.scored(trees) for one in held_out]
-    return _mean(scored)
+def texts_by(by: Judges, pages: Sequence[GoldPage | SegmentPage]) -> list[str]:
+    """Returns the texts of pages as the extractor makes them by some trees."""
+    found = []
+    for page in pages:
+        html = page.html
+        tree = HTMLTree.parse(html)
+        keep_posts(tree, html.encode("utf-8", "surrogatepass"))
+        found.append(clean(blocks_text(tree, read_about(tree).stated_title, by=by) or main_text(tree)))
+    return found
 
 
-def choose(examples: Sequence[Example]) -> Choice:
-    """Returns the choice that does best in a cross-validation of its own; of equal ones the first."""
-    scored: dict[Choice, list[tuple[float, float]]] = {choice: [] for choice in CHOICES}
-    for seen, held_out in folds(examples, INNER_FOLDS):
-        grown: dict[tuple[int, bool], Forest] = {}
-        for choice in CHOICES:
-            kind = choice.depth, choice.counts
-            if kind not in grown:
-                grown[kind] = _grown(seen, replace(choice, trees=max(TREES)))
-            trees = parsed(_held(grown[kind], choice))
-            scored[choice] += [one.scored(trees) for one in held_out]
-    return max(CHOICES, key=lambda choice: _mean(scored[choice]).f1)
+def cross_validated(of: Sequence[Example], count: int = FOLDS) -> dict[str, Any]:
+    """Scores every page by trees that have seen nothing of its host."""
+    pages: list[GoldPage | SegmentPage] = []
+    texts: list[str] = []
+    for seen, held_out in folds(of, count):
+        unseen = [one.page for one in held_out]
+        texts += texts_by(judges_of(trained(seen)), unseen)
+        pages += unseen
+        print(f"  {len(pages)} pages", flush=True)
+    return scores(pages, texts)
 
 
-def _mean(scored: Sequence[tuple[float, float]]) -> Score:
-    return Score(*np.mean(scored, axis=0).tolist())
+def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dict[str, Any]:
+    """Scores texts of pages of both kinds, with intervals by host."""
+    both = list(zip(pages, texts, strict=True))
+    gold = [(page.host, precision_and_recall(page, text)) for page, text in both if isinstance(page, GoldPage)]
+    segments = [(page.host, found_segments(page, text)) for page, text in both if isinstance(page, SegmentPage)]
+    found: dict[str, Any] = {}
+    if gold:
+        hosts, shares = zip(*gold, strict=True)
+        found["gold"] = figures(shingle_score(shares), interval(shares, hosts, shingle_score))
+    if segments:
+        hosts, counts = zip(*segments, strict=True)
+        found["segments"] = figures(segment_score(counts), interval(counts, hosts, segment_score))
+    return found
+
+
+def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
+    """Returns a score as a result file holds it."""
+    return {
+        "precision": round(scored.precision, 4),
+        "recall": round(scored.recall, 4),
+        "f1": round(scored.f1, 4),
+        "f1_interval": [round(limit, 4) for limit in between],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, type=Path, help="folder with html/ and ground-truth.json")
+    parser.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
+    parser.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
     parser.add_argument("--no-nested", action="store_true", help="leave out the figure for unseen hosts")
     parser.add_argument("--write", action="store_true", help=f"replace {TARGET.name}")
     given = parser.parse_args()
-    examples = [example(page) for page in read_pages(given.data)]
-    hosts = len({one.host for one in examples})
-    rows = sum(len(one.judged) for one in examples)
-    print(f"{len(examples)} pages of {hosts} hosts, {rows} lines, {len(COLUMNS)} numbers of each", flush=True)
+    pages = [*read_pages(given.gold), *read_segments(given.segments)]
+    of = examples(pages)
+    hosts = len({one.page.host for one in of})
+    result: dict[str, Any] = {"pages": len(of), "hosts": hosts, "blocks": sum(len(one.blocks) for one in of)}
+    print(result, flush=True)
     if not given.no_nested:
-        _print("unseen hosts, nested", cross_validated(examples, _choose_and_print))
-    choice = _choose_and_print(examples)
-    _print("unseen hosts, chosen on them", cross_validated(examples, lambda _: choice))
-    held = weights(examples, choice)
-    trees = parsed(held)
-    _print("hosts trained on", _mean([one.scored(trees) for one in examples]))
+        result["unseen hosts, nested"] = cross_validated(of)
+    held = trained(of)
+    result["hosts trained on"] = scores(pages, texts_by(judges_of(held), pages))
+    print(json.dumps(result, indent=2))
     if given.write:
         TARGET.write_text(json.dumps(held, separators=(",", ":")) + "\n")
         print(f"{TARGET}: {TARGET.stat().st_size:,} bytes")
-
-
-def _choose_and_print(examples: Sequence[Example]) -> Choice:
-    choice = choose(examples)
-    print(f"  {choice}", flush=True)
-    return choice
-
-
-def _print(name: str, found: Score) -> None:
-    print(f"{name:30} precision {found.precision:.4f} recall {found.recall:.4f} F1 {found.f1:.4f}", flush=True)
+        keep("train_blocks", result)
 
 
 if __name__ == "__main__":

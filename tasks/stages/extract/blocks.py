@@ -1,95 +1,100 @@
-"""The `blocks` extractor: main text of a page by resiliparse, with its lines classified by boosted trees.
+"""The `blocks` extractor: the main text of a page as boosted trees find it among all its blocks.
 
-Reads a parsed page. resiliparse has too many false positives (precision 0.92 at recall 0.99 on news pages): repeated
-headlines, notices, teasers, bylines between the paragraphs. The trees of `trees` detect most of them from the features
-of `line_features`.
+Reads a parsed page. The trees of `trees` judge each block twice: by what is measured of it and of the elements around
+it (`block_features`), then by the same and by the first judgement of its neighbours, so that a short paragraph between
+two kept ones stays and a lone sentence in a sidebar does not.
 
-The trees were trained on news and posts only. The result of resiliparse is therefore kept unchanged for pages with
-preformatted text, code or definitions (documentation), pages with little prose, pages of which the trees would drop
-much, and pages with many uncertain lines.
+The trees were trained on articles and would drop the signatures and short notes of a manual. Of documentation, and of
+pages where they find no main text at all, the caller takes the main text as resiliparse finds it.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.line_features import features, prose, prose_around
-from tasks.stages.extract.lines import Line, mark_container, split_lines
-from tasks.stages.extract.main_text import BOILERPLATE
-from tasks.stages.extract.trees import SCALE, Trees, trees
+from tasks.stages.extract.block_features import COLUMNS, context, features
+from tasks.stages.extract.page_blocks import Blocks, read_blocks
+from tasks.stages.extract.trees import Judges, judges
 
-_OF_DOCUMENTATION = "code, dt"
-# A page with a smaller share of characters in prose is a list or a table and is kept whole. Costs 0.01 points of F1 on
-# news pages.
-_MIN_PROSE = 0.2
-# A page with a larger share of characters in uncertain lines is unlike the training pages and is kept whole. A line is
-# uncertain if its odds of being main text are between 1 : 2.7 and 2.7 : 1. Costs 0.1 points of F1 on news pages.
-_MAX_UNCERTAIN = 0.4
-_UNCERTAIN = SCALE
-# A longer page is a list or malicious; its features would take more memory than the page.
-_MAX_LINES = 40_000
+_AT = {name: index for index, name in enumerate(COLUMNS)}
+_WORDS, _LINK_SHARE, _ENDS_SENTENCE, _IN_COMMENTS = (
+    _AT[name] for name in ("words", "link_share", "ends_sentence", "named_comment")
+)
+_LINKED, _SHORT, _NEVER = 0.9, 6, -9.0
+_OF_DOCUMENTATION = "pre, code, dt"
+# An article on programming has a few of these elements, a manual many: 2 % of real articles have as many.
+_DOCUMENTATION = 16
+# An element named after comments that holds more of the page holds the article, too.
+_MOST_COMMENTS = 0.8
+_UNLINKED, _SHORTEST_COMMENT = 0.3, 4
+_SHORTEST_PARAGRAPH = 15  # words
+# A page with most of its possible text in blocks whose odds are between 1 : 2.7 and 2.7 : 1 is unlike those trained on.
+_UNCERTAIN, _MOST_IN_DOUBT = 1.0, 0.7
+_SEPARATORS = ("\t", "\n", "\n\n")
 
 
-def reduced_lines(tree: HTMLTree, *, comments: bool = False) -> tuple[list[Line | None], float]:
-    """Returns the lines of resiliparse's main text, and the result of `mark_container`.
+def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judges | None = None) -> str:
+    """Returns the main text of a page; "" for documentation, in doubt, and where no paragraph is main text.
 
-    Returns no lines for a page of more than `_MAX_LINES`. The marks remain in the tree, so its text must not be
-    extracted again.
+    Args:
+        tree: the page.
+        title: its title element.
+        comments: whether readers' comments stay, too.
+        by: other trees than those of the package.
     """
-    share = mark_container(tree)
-    reduced: str = extract_plain_text(
-        tree,
-        preserve_formatting="minimal_html",
-        main_content=True,
-        comments=comments,
-        post_meta=False,
-        list_bullets=False,
-        alt_texts=False,
-        links=True,
-        skip_elements=list(BOILERPLATE),
-    )
-    return split_lines(reduced) if reduced.count("\n") <= _MAX_LINES else [], share
+    page = None if _is_documentation(tree) else read_blocks(tree)
+    if page is None:
+        return ""
+    measured = features(page, title.lower())
+    odds = judged(page, measured, by or judges())
+    keeps = odds > 0
+    if not (keeps & (measured[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _in_doubt(odds, measured[_WORDS]):
+        return ""
+    if comments:
+        keeps |= _comments(measured)
+    return joined(page, keeps)
 
 
-def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False) -> str:
-    """Returns the main text of a page; marks the tree, see `reduced_lines`."""
-    lines, share = reduced_lines(tree, comments=comments)
-    if judged := to_judge(tree, lines):
-        return joined(lines, judged, kept(judged, features(judged, title.lower(), share), trees()))
-    return joined(lines)
-
-
-def to_judge(tree: HTMLTree, lines: Sequence[Line | None]) -> list[Line]:
-    """Returns the lines to classify: all non-empty ones, or none if the page looks like documentation.
-
-    That is so for five of 91 news pages, and for nearly all of 530 pages of a programming language's manual, whose
-    signatures and short notes the trees would drop.
-    """
-    found = [line for line in lines if line is not None]
-    if any(line.fixed for line in found):
-        return []
+def _is_documentation(tree: HTMLTree) -> bool:
     document = tree.document
-    return found if document is None or document.query_selector(_OF_DOCUMENTATION) is None else []
+    return document is not None and len(document.query_selector_all(_OF_DOCUMENTATION)) >= _DOCUMENTATION
 
 
-def kept(judged: Sequence[Line], measured: NDArray[np.float64], by: Trees) -> NDArray[np.bool_]:
-    """Returns a mask of the kept lines: those that the trees keep and all prose, or every line (see the module)."""
-    lengths = np.array([len(line.text) for line in judged])
-    if lengths @ prose(measured) < _MIN_PROSE * lengths.sum():
-        return np.ones(len(judged), np.bool_)
-    odds = by.odds(measured)
-    keeps = (odds >= by.threshold) | prose_around(measured)
-    uncertain = np.abs(odds) < _UNCERTAIN
-    reliable = lengths @ keeps >= by.min_kept * lengths.sum() and lengths @ uncertain <= _MAX_UNCERTAIN * lengths.sum()
-    return keeps if reliable else np.ones_like(keeps)
+def _in_doubt(odds: NDArray[np.float64], words: NDArray[np.float32]) -> bool:
+    possible = words * (odds > -_UNCERTAIN)
+    return bool(possible[odds < _UNCERTAIN].sum() > _MOST_IN_DOUBT * possible.sum())
 
 
-def joined(
-    lines: Sequence[Line | None], judged: Sequence[Line] = (), keeps: Sequence[bool] | NDArray[np.bool_] = ()
-) -> str:
-    """Returns the lines as text, without those of `judged` where `keeps` is false."""
-    dropped = {id(line) for line, stays in zip(judged, keeps, strict=True) if not stays}
-    return "\n".join(line.text if line else "" for line in lines if id(line) not in dropped)
+def _comments(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
+    text = (measured[_LINK_SHARE] < _UNLINKED) & (measured[_WORDS] >= _SHORTEST_COMMENT)
+    found: NDArray[np.bool_] = text & (measured[_ENDS_SENTENCE] > 0) & (measured[_IN_COMMENTS] <= _MOST_COMMENTS)
+    return found
+
+
+def judged(page: Blocks, measured: NDArray[np.float32], by: Judges) -> NDArray[np.float64]:
+    """Returns the log odds that blocks are main text; `measured` by `features`."""
+    possible = np.flatnonzero(candidates(measured))
+    found = np.full(len(page), _NEVER)
+    if len(possible):
+        found[possible] = by.first.odds(measured[:, possible])
+        around = context(page, measured, found)
+        found[possible] = by.second.odds(np.concatenate((measured[:, possible], around[:, possible])))
+    return found
+
+
+def candidates(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Returns a mask of the blocks that are judged; a short link is never main text, and half of all blocks are one."""
+    found: NDArray[np.bool_] = (measured[_LINK_SHARE] < _LINKED) | (measured[_WORDS] > _SHORT)
+    return found
+
+
+def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
+    """Returns the text of the kept blocks; dropped ones leave their separators."""
+    found: list[str] = []
+    widest = 0
+    for index, (keep, separator) in enumerate(zip(keeps.tolist(), page.separator.tolist(), strict=True)):
+        widest = max(widest, separator)
+        if keep:
+            found += (_SEPARATORS[widest], page.text(index))
+            widest = 0
+    return "".join(found[1:])

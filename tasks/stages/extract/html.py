@@ -58,7 +58,7 @@ def read_page(html: str, config: Choices | ExtractConfig | None = None, source: 
     tree = HTMLTree.parse(html)
     about = read_about(tree)
     keep_posts(tree, source)
-    text, whole = _text(html, tree, about.title, config)
+    text, whole = _text(html, tree, about.stated_title, config)
     return Page(clean(text), about, whole)
 
 

@@ -1,6 +1,6 @@
 """Metadata of a page: title, language, date, canonical URL, licence and robots directives.
 
-Reads the parsed page. All fields come from markup for metadata (meta tags, JSON-LD, `<time>`, link relations), none
+Reads the parsed page. All fields come from markup (meta tags, JSON-LD, `<time>`, link relations, main headings), none
 from the text, so a field that the page does not state is empty.
 """
 
@@ -32,19 +32,23 @@ _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterm
 _HEAD = (
     'title, base[href], link:is([rel~="canonical" i], [rel~="license" i]), '
     'meta:is([http-equiv="content-language" i], [property*="publi" i], [name*="publi" i], [name*="dat" i], '
-    '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i])'
+    '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property="og:title" i])'
 )
 # Anywhere in the page: a date by RDFa or microdata, h-entry (microformats.org) or the old `pubdate`; robots tags, which
 # browsers move into the body of a page whose head ends too early. Not every `time`: pages hold thousands that tell of
-# something else, and only so many elements are read.
+# something else, and only so many elements are read. Headings for the title.
 _ANYWHERE = (
-    'meta[name*="robots" i], script[type="application/ld+json" i], '
+    'h1, meta[name*="robots" i], script[type="application/ld+json" i], '
     'a[href]:is([rel~="license" i], [href*="creativecommons.org/"]), '
     'time:is([pubdate], [itemprop~="datePublished"], [class~="dt-published"], [class~="entry-date"])'
 )
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
 
 _MAX_TITLE = 500
+_MAX_HEADINGS = 20
+_SHORTEST_TITLE = 4
+# What stands between the title of a page and the name of its site.
+_BEFORE_SITE = re.compile(r"(?<=\S)\s+(?:[|\-–—»«•·:/]+)\s+")
 _MAX_LANGUAGE = 35
 _MAX_LICENCE = 300
 _MAX_JSON = 1 << 20
@@ -62,7 +66,9 @@ class About:
     """Metadata of a page; "" or None for fields that it does not state.
 
     Attributes:
-        title: the title element, at most 500 characters.
+        title: the heading that the title element repeats, the only main heading, Open Graph's title, or the title
+            element without the site's name; at most 500 characters.
+        stated_title: the title element, at most 500 characters.
         language: the language of the page as written ("en-GB"), by the root element or a meta tag.
         published: date of publication; a time without zone counts as UTC.
         canonical: canonical URL as written; see `absolute`.
@@ -72,6 +78,7 @@ class About:
     """
 
     title: str = ""
+    stated_title: str = ""
     language: str = ""
     published: datetime | None = None
     canonical: str = ""
@@ -87,8 +94,10 @@ def read_about(tree: HTMLTree) -> About:
         return About()
     root, head, body = document.first_element_child, _Head(tree), _Anywhere(document)
     objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
+    stated = _line(head.title, _MAX_TITLE)
     return About(
-        title=_line(head.title, _MAX_TITLE),
+        title=_title(stated, body.headings, _line(head.metas.get("og:title", ""), _MAX_TITLE)),
+        stated_title=stated,
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
         published=_published(head, objects, body.times),
         canonical=head.links.get("canonical", ""),
@@ -128,6 +137,7 @@ class _Anywhere:
 
     def __init__(self, document: Any) -> None:
         self.robots: list[str] = []
+        self.headings: list[str] = []
         self.json_ld: list[str] = []
         self.times: list[str] = []
         self.licences: list[tuple[bool, str]] = []
@@ -136,6 +146,8 @@ class _Anywhere:
             if tag == "meta":
                 if (element.getattr("name") or "").strip().lower() == "robots":
                     self.robots.append(element.getattr("content") or "")
+            elif tag == "h1":
+                self.headings.append(element.text or "")
             elif tag == "script":
                 self.json_ld.append(element.text or "")
             elif tag == "time":
@@ -143,6 +155,17 @@ class _Anywhere:
             else:
                 named = "license" in (element.getattr("rel") or "").lower().split()
                 self.licences.append((named, (element.getattr("href") or "").strip()))
+
+
+def _title(stated: str, headings: list[str], shared: str) -> str:
+    found = [line for one in headings[:_MAX_HEADINGS] if (line := _line(one, _MAX_TITLE).rstrip("¶# "))]
+    whole = stated.casefold()
+    repeated = [one for one in found if len(one) >= _SHORTEST_TITLE and one.casefold() in whole]
+    if repeated:  # of several, the site's name mostly comes last in the title element
+        return min(repeated, key=lambda heading: whole.index(heading.casefold()))
+    if len(found) == 1 and len(headings) <= _MAX_HEADINGS:
+        return found[0]
+    return shared or _BEFORE_SITE.split(stated, maxsplit=1)[0]
 
 
 def absolute(address: str, base: str, url: str) -> str:

@@ -111,6 +111,25 @@ def test_the_language_is_that_of_the_root_or_of_a_meta_tag() -> None:
     assert about().language == ""
 
 
+@pytest.mark.parametrize(
+    ("head", "body", "title"),
+    [
+        ("<title>The harbour | Quiet News</title>", "<h1>Quiet News</h1><h1>The harbour</h1>", "The harbour"),
+        ("<title>The harbour | Quiet News</title>", "<h1>Boats</h1><h1>THE  harbour</h1>", "THE harbour"),
+        ("<title>Harbour - Quiet News</title>", "<h1>What the harbour was like</h1>", "What the harbour was like"),
+        (
+            "<title>Blog » 17</title><meta property='og:title' content='The harbour'>",
+            "<h1>a</h1><h1>b</h1>",
+            "The harbour",
+        ),
+        ("<title>The harbour-master – Quiet News</title>", "", "The harbour-master"),
+        ("<title>textwrap - Wrapping</title>", "<h1>textwrap¶</h1>", "textwrap"),
+    ],
+)
+def test_the_title_is_without_the_name_of_the_site(head: str, body: str, title: str) -> None:
+    assert about(head, body).title == title
+
+
 def test_the_title_is_that_of_the_head_and_not_of_a_drawing() -> None:
     assert about("<title> A\n page </title>", "<svg><title>Arrow</title></svg>").title == "A page"
     assert about("", "<svg><title>Arrow</title></svg>").title == ""

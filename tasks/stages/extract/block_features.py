@@ -1,0 +1,402 @@
+"""Features of the blocks of a page, for the trees of `blocks`.
+
+Reads the blocks of `page_blocks`. Lengths, character classes, links and places do not depend on language or site (after
+Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features", WSDM 2010); names of classes and
+words of furniture are those of `block_words`. What an element holds is given by its share of the page's words, so a
+class named after comments on the whole page and one on a box differ. All are counts and quotients of counts, so every
+machine computes the same values.
+"""
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.stages.extract.block_words import GROUPS, SAYINGS, sayings_of
+from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
+
+Floats = NDArray[np.float64]
+Measured = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+LEVELS = 4
+_OFFSETS = (-2, -1, 1, 2)
+_OF_TEXT = (
+    *("words", "length", "word_length", "sentences", "capitals", "digits", "commas", "bars", "signs", "all_upper"),
+    *("ends_sentence", "ends_mark", "ends_colon", "begins_bullet", "begins_lower", "begins_quote"),
+    *("in_title", "openings", "starts", "link_share", "links", "breaks", "images", "words_since_image", "layout"),
+)
+_OF_LEVEL = ("share", "link_share", "prose_share", "blocks", "mean_words", "before")
+_OF_PLACE = (
+    *("place", "index", "index_from_end", "words_before", "words_share", "before_prose", "behind_prose"),
+    *("to_first_prose", "from_last_prose", "since_prose", "until_prose", "prose_before", "prose_behind"),
+)
+_OF_HEADING = ("since_h1", "words_since_h1", "h1_blocks", "since_heading", "words_since_heading", "heading_level")
+_OF_LIKES = ("alike", "alike_words", "alike_link_share", "alike_prose", "alike_around", "alike_around_words")
+_OF_NEAR = ("words", "link_share", "says", "same_parent")
+COLUMNS = (
+    *(*_OF_TEXT, *GROUPS, *SAYINGS, *(f"heading_{name}" for name in SAYINGS)),
+    *(f"{name}_{level}" for level in range(LEVELS) for name in _OF_LEVEL),
+    *(*_OF_PLACE, *_OF_HEADING, *_OF_LIKES, *(f"inside_{level}" for level in range(4))),
+    *(f"{name}_at_{offset}" for offset in _OFFSETS for name in _OF_NEAR),
+    *("near_prose_3", "near_link_share_3", "near_words_3", "near_prose_8"),
+    *("page_blocks", "page_words", "page_prose_share", "page_link_share", "container_share"),
+)
+"""Names of the features, in order."""
+
+_AT = {name: index for index, name in enumerate(COLUMNS)}
+_GROUPS, _SAID, _HEADING = _AT[GROUPS[0]], _AT[SAYINGS[0]], _AT[f"heading_{SAYINGS[0]}"]
+_H1 = GROUPS.index("tag_h1")
+_LEVEL_OF = np.array([int(name[1]) if name in ("h1", "h2", "h3", "h4", "h5", "h6") else 0 for name in TAG_NAMES])
+_WITHIN = np.array([name in ("p", "li", "blockquote") for name in TAG_NAMES])
+_BODY = TAG_NAMES.index("body")
+_PROSE, _UNLINKED, _LINKED, _FAR = 15, 0.3, 0.9, 1_000
+_TITLE_WORDS, _OPENING, _HEAD, _SHORT, _START = 16, 8, 40, 40, 60
+_NONE = 2.0
+
+# Kinds of characters, less than 16, so that a pair of kinds is one byte.
+_OTHER, _SPACE, _UPPER, _LOWER, _DIGIT, _COMMA, _END, _CLOSING, _BAR, _SIGN, _BULLET, _QUOTE, _COLON = range(13)
+_PUNCTUATION = {
+    _COMMA: ",",
+    _END: ".!?…。！？",
+    _CLOSING: '"”’»)]',
+    _BAR: "|",
+    _SIGN: "©@",
+    _BULLET: "[(•-–—>*+",
+    _QUOTE: "'“«‘„「",
+    _COLON: ":",
+}
+_LAST = 0xFFFF
+
+
+def _kinds() -> NDArray[np.uint8]:
+    kinds = np.zeros(_LAST + 1, np.uint8)
+    # Above these no script has two cases, but for some hundred letters; full width is folded nowhere else either.
+    for code in range(0x2000):
+        letter = chr(code)
+        kinds[code] = _SPACE * letter.isspace() + _UPPER * letter.isupper() + _LOWER * letter.islower()
+    kinds[ord("0") : ord("9") + 1] = _DIGIT
+    kinds[[*range(0x2000, 0x200E), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF]] = _SPACE
+    for kind, letters in _PUNCTUATION.items():
+        kinds[[ord(letter) for letter in letters]] = kind
+    return kinds
+
+
+def _counted() -> Floats:
+    """Returns which pairs of neighbouring kinds count as what: pair, one of the counts of `_characters`."""
+    pairs = np.zeros((16, 16, 10))
+    pairs[_SPACE, :, 0] = 1  # a word begins
+    pairs[_SPACE, _SPACE, 0] = 0
+    pairs[_SPACE, _UPPER, 1] = 1
+    pairs[_END, [_SPACE, _CLOSING], 2] = 1
+    for column, kind in enumerate((_DIGIT, _COMMA, _BAR, _SIGN, _UPPER, _LOWER), 3):
+        pairs[:, kind, column] = 1
+    pairs[:, :, 9] = 1
+    pairs[:, _SPACE, 9] = 0
+    return pairs.reshape(256, 10)
+
+
+_KINDS, _COUNTED = _kinds(), _counted()
+
+
+def features(page: Blocks, title: str) -> Measured:
+    """Returns the features of a page's blocks: float32 of shape (`COLUMNS`, blocks).
+
+    Args:
+        page: the blocks.
+        title: of the page, in lower case.
+    """
+    number = len(page)
+    found = np.zeros((len(COLUMNS), number))
+    _characters(page, found)
+    words = found[_AT["words"]]
+    found[_AT["link_share"]] = np.minimum(page.linked / np.maximum(found[_AT["length"]], 1), 1.0)
+    found[_AT["links"]], found[_AT["breaks"]], found[_AT["images"]] = page.links, page.breaks, page.images
+    found[_AT["layout"]] = page.layout
+    link_share = found[_AT["link_share"]]
+    prose = (link_share < _UNLINKED) & (found[_AT["ends_sentence"]] > 0) & (words >= _PROSE)
+    _texts(page, title, found)
+    sums = np.zeros((4, number + 1))
+    np.cumsum([words, words * link_share, words * prose, np.ones(number)], axis=1, out=sums[:, 1:])
+    _elements(page, sums, found)
+    _places(words, prose, sums, found)
+    _headings(page, found)
+    found[_AT["container_share"]] = _container(page, words * prose, found)
+    _likes(page, prose, found)
+    _near(page, sums, found)
+    total = max(sums[0, -1], 1.0)
+    for name, value in (("blocks", number), ("words", total), ("prose_share", sums[2, -1] / total)):
+        found[_AT[f"page_{name}"]] = value
+    found[_AT["page_link_share"]] = sums[1, -1] / total
+    return found.astype(np.float32)
+
+
+def _characters(page: Blocks, found: Floats) -> None:
+    """Counts character classes by pairs of neighbours in one call."""
+    length = page.text_length
+    ends = np.cumsum(length)
+    at = np.arange(ends[-1]) + np.repeat(page.text_begin - (ends - length), length)
+    kinds = _KINDS[page.codes[at]]
+    of_run = page.text_block
+    first = np.append(True, of_run[1:] != of_run[:-1])  # runs
+    before = np.empty_like(kinds)
+    before[1:] = kinds[:-1]
+    begins = (ends - length)[first]
+    before[begins] = _SPACE
+    number = len(page)
+    pair = before * np.uint8(16) + kinds
+    block = np.repeat(of_run, length)
+    counts = np.bincount((block << 8) + pair, minlength=number << 8).reshape(-1, 256) @ _COUNTED
+    words, capitals, sentences, digits, commas, bars, signs, upper, lower, letters = counts.T
+    seen = np.append(np.flatnonzero(kinds != _SPACE), 0)  # a block may hold nothing but invisible characters
+    bounds = np.searchsorted(block[seen[:-1]], np.arange(number + 1))
+    start, stop = seen[bounds[:-1]], seen[bounds[1:] - 1]
+    initial, mark = kinds[start], kinds[stop]
+    last = np.where(mark == _CLOSING, kinds[seen[np.maximum(bounds[1:] - 2, bounds[:-1])]], mark)
+    # A sentence that ends the block has no pair.
+    sentences = sentences + (mark == _END)
+    some = np.maximum(words, 1)
+    for name, column in (
+        *(("words", words), ("length", letters), ("word_length", letters / some), ("sentences", sentences)),
+        *(
+            ("capitals", capitals / some),
+            ("digits", digits / np.maximum(letters, 1)),
+            ("commas", commas / some),
+            ("bars", bars),
+        ),
+        *(("signs", signs > 0), ("all_upper", (upper > 0) & (lower == 0)), ("ends_sentence", last == _END)),
+        *(("ends_mark", mark == _END), ("ends_colon", last == _COLON), ("begins_lower", initial == _LOWER)),
+        ("begins_bullet", (initial == _BULLET) | (initial == _BAR)),
+        ("begins_quote", (initial == _QUOTE) | (initial == _CLOSING)),
+    ):
+        found[_AT[name]] = column
+
+
+def _texts(page: Blocks, title: str, found: Floats) -> None:
+    """Measures of short blocks what takes their text."""
+    words = found[_AT["words"]]
+    upto = np.cumsum(words) - words
+    last = np.maximum.accumulate(np.where(page.images > 0, upto, -_FAR))
+    found[_AT["words_since_image"]] = np.minimum(upto - last, _FAR)
+    source = page.source
+    heads = [source[at : at + _HEAD].strip() for at in page.begin.tolist()]
+    starts = Counter(heads)
+    found[_AT["starts"]] = [starts[head] for head in heads]
+    openings = Counter([head[:_OPENING] for head in heads])
+    found[_AT["openings"]] = [openings[head[:_OPENING]] for head in heads]
+    short = np.flatnonzero((words <= _SHORT) & (found[_AT["link_share"]] < _LINKED)).tolist()
+    texts = [page.text(index).lower() for index in short]
+    if not short:
+        return
+    found[_SAID : _SAID + len(SAYINGS), short] = np.array([sayings_of(text[:_START]) for text in texts]).T
+    in_title, lengths = _AT["in_title"], words.tolist()
+    for index, text in zip(short, texts, strict=True):
+        if lengths[index] <= _TITLE_WORDS:
+            parts = text.split()
+            found[in_title, index] = sum([part in title for part in parts]) / (len(parts) or 1)
+
+
+def _elements(page: Blocks, sums: Floats, found: Floats) -> None:
+    """Measures the elements around each block, and which kinds of elements are among them."""
+    held = sums[:, page.last] - sums[:, page.first]
+    total = max(sums[0, -1], 1.0)
+    share = held[0] / total
+    rows = found[_GROUPS : _GROUPS + len(GROUPS)]
+    rows[:] = _NONE
+    row_of = list(rows)
+    for groups, first, last, of in zip(
+        page.groups, page.first.tolist(), page.last.tolist(), share.tolist(), strict=True
+    ):
+        for group in groups:
+            row_of[group][first:last] = of  # elements come from the outermost to the innermost
+    words, linked, prose, count = held
+    some = np.maximum(words, 1)
+    by_element = np.stack((share, linked / some, prose / some, count, words / np.maximum(count, 1), -page.first))
+    index = np.arange(len(page))
+    at = page.element
+    for level in range(LEVELS):
+        there = at >= 0
+        base = _AT[f"share_{level}"]
+        measured = by_element[:, at]
+        measured[5] += index
+        measured[:, ~there] = -1
+        found[base : base + len(_OF_LEVEL)] = measured
+        at = np.where(there, page.parent[at], -1)
+
+
+def _places(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:
+    """Fills in the positions of blocks: in the page, and relative to the first and the last of prose."""
+    number = len(words)
+    index = np.arange(number)
+    places = np.flatnonzero(prose)
+    first, last = (places[0], places[-1]) if len(places) else (0, number - 1)
+    before = np.full(number, -_FAR)
+    before[1:] = np.maximum.accumulate(np.where(prose, index, -_FAR))[:-1]
+    behind = np.full(number, number + _FAR)
+    behind[:-1] = np.minimum.accumulate(np.where(prose, index, number + _FAR)[::-1])[::-1][1:]
+    all_words, all_prose = max(sums[0, -1], 1.0), max(sums[2, -1], 1.0)
+    base = _AT["place"]
+    for row, column in enumerate(
+        (
+            *(index / number, index, number - 1 - index),
+            *(sums[0, :-1] / all_words, words / all_words),
+            *(index < first, index > last, np.maximum(first - index, 0), np.maximum(index - last, 0)),
+            *(np.minimum(index - before, _FAR), np.minimum(behind - index, _FAR)),
+            *(sums[2, :-1] / all_prose, (all_prose - sums[2, 1:]) / all_prose),
+        )
+    ):
+        found[base + row] = column
+
+
+def _headings(page: Blocks, found: Floats) -> None:
+    """Measures the distance to the main heading and to the heading before each block, and what that one says."""
+    number = len(page)
+    index = np.arange(number)
+    upto = np.cumsum(found[_AT["words"]])
+    h1 = found[_GROUPS + _H1] < _NONE
+    last_h1 = np.maximum.accumulate(np.where(h1, index, -1))
+    next_h1 = np.minimum.accumulate(np.where(h1, index, number + _FAR)[::-1])[::-1]
+    found[_AT["since_h1"]] = np.where(last_h1 >= 0, index - last_h1, -np.minimum(next_h1 - index, _FAR) - 1)
+    found[_AT["words_since_h1"]] = np.where(last_h1 >= 0, upto - upto[last_h1], -1)
+    found[_AT["h1_blocks"]] = h1.sum()
+    names = np.array([*page.names, len(TAG_NAMES) - 1])
+    level = _LEVEL_OF[names[page.element]]
+    last = np.maximum.accumulate(np.where(level > 0, index, -1))
+    previous = np.append(-1, last[:-1])
+    there = previous >= 0
+    found[_AT["since_heading"]] = np.where(there, index - previous, _FAR)
+    found[_AT["words_since_heading"]] = np.where(there, upto - upto[previous], _FAR)
+    found[_AT["heading_level"]] = np.where(there, level[previous], 0)
+    said = found[_SAID : _SAID + len(SAYINGS)]
+    found[_HEADING : _HEADING + len(SAYINGS)] = np.where(there, said[:, previous], 0)
+
+
+def _container(page: Blocks, prose: Floats, found: Floats) -> float:
+    """Fills in whether blocks are before, in or behind the element with most prose, and three around it.
+
+    Returns:
+        the element's share of the page's prose.
+    """
+    names = np.array([*page.names, len(TAG_NAMES) - 1])
+    parents = np.append(page.parent, -1)
+    at = page.element
+    at = np.where(_WITHIN[names[at]], parents[at], at)
+    held = np.bincount(at + 1, prose, minlength=1)
+    if not held.any():
+        return 0.0
+    best = element = int(held.argmax()) - 1
+    for level in range(4):
+        if element < 0 or names[element] == _BODY:
+            break
+        row = found[_AT[f"inside_{level}"]]
+        row[page.first[element] : page.last[element]] = 1
+        row[page.last[element] :] = 2
+        element = int(page.parent[element])
+    return float(held[best + 1] / held.sum())
+
+
+def _likes(page: Blocks, prose: Mask, found: Floats) -> None:
+    """Measures blocks in equal elements: entries of lists, teasers, paragraphs."""
+    of_tag: dict[str, int] = {}
+    tags = np.array([*(of_tag.setdefault(tag, len(of_tag)) for tag in page.tags), len(of_tag)])
+    own = tags[page.element]
+    around = tags[np.append(page.parent, -1)[page.element]]
+    words, link_share = found[_AT["words"]], found[_AT["link_share"]]
+    count = np.bincount(own)
+    some = np.maximum(count, 1)
+    base = _AT["alike"]
+    found[base] = count[own]
+    for row, column in enumerate((words, link_share, prose), 1):
+        found[base + row] = (np.bincount(own, column) / some)[own]
+    _, both = np.unique(own * (len(of_tag) + 1) + around, return_inverse=True)
+    count = np.bincount(both)
+    found[base + 4] = count[both]
+    found[base + 5] = (np.bincount(both, words) / count)[both]
+
+
+def _near(page: Blocks, sums: Floats, found: Floats) -> None:
+    """Fills in what the blocks before and behind are."""
+    number = len(page)
+    around = np.append(page.parent, -1)[page.element]
+    said = found[_SAID : _SAID + len(SAYINGS)].sum(axis=0)
+    widest = max(_OFFSETS)
+    padded = np.full((4, number + 2 * widest), -1.0)
+    padded[:, widest : widest + number] = (found[_AT["words"]], found[_AT["link_share"]], said, around)
+    for offset in _OFFSETS:
+        base = _AT[f"words_at_{offset}"]
+        shifted = padded[:, widest + offset : widest + offset + number]
+        found[base : base + 3] = shifted[:3]
+        found[base + 3] = shifted[3] == around
+    index = np.arange(number)
+    for width in (3, 8):
+        held = sums[:, np.minimum(index + width + 1, number)] - sums[:, np.maximum(index - width, 0)]
+        found[_AT[f"near_prose_{width}"]] = held[2]
+        if width == 3:
+            found[_AT["near_link_share_3"]] = held[1] / np.maximum(held[0], 1)
+            found[_AT["near_words_3"]] = held[0]
+
+
+_CONTEXT_OFFSETS = (-3, -2, -1, 1, 2, 3)
+CONTEXT = (
+    *("odds", *(f"odds_at_{offset}" for offset in _CONTEXT_OFFSETS), *(f"odds_around_{level}" for level in range(4))),
+    *(f"kept_around_{level}" for level in range(4)),
+    *("kept_before", "kept_behind", "since_kept", "until_kept", "kept_with_before", "kept_with_behind"),
+    *("near_kept", "heading_odds", "page_kept", "page_sure", "mean_odds_alike"),
+)
+"""Names of the features of the second pass, which come behind `COLUMNS`, in order."""
+_MOST_ODDS, _MOST_AWAY = 6.0, 50
+
+
+def context(page: Blocks, measured: Measured, odds: Floats) -> Measured:
+    """Returns what the first judgement says of the blocks around each: float32 of shape (`CONTEXT`, blocks).
+
+    Args:
+        page: the blocks.
+        measured: their `features`.
+        odds: log odds that each is main text, by the first pass.
+    """
+    number = len(page)
+    at = {name: index for index, name in enumerate(CONTEXT)}
+    found = np.zeros((len(CONTEXT), number))
+    odds = np.minimum(np.maximum(odds, -_MOST_ODDS), _MOST_ODDS)
+    keeps = odds > 0
+    words = measured[_AT["words"]].astype(np.float64)
+    found[0] = odds
+    widest = max(_CONTEXT_OFFSETS)
+    padded = np.full(number + 2 * widest, -_MOST_ODDS - 1)
+    padded[widest : widest + number] = odds
+    for row, offset in enumerate(_CONTEXT_OFFSETS, 1):
+        found[row] = padded[widest + offset : widest + offset + number]
+    weight = np.minimum(words, 50) + 1
+    sums = np.zeros((4, number + 1))
+    np.cumsum([weight, weight * odds, words, words * keeps], axis=1, out=sums[:, 1:])
+    held = sums[:, page.last] - sums[:, page.first]
+    mean, kept_share = held[1] / np.maximum(held[0], 1), held[3] / np.maximum(held[2], 1)
+    element = page.element
+    for level in range(4):
+        there = element >= 0
+        found[at[f"odds_around_{level}"]] = np.where(there, mean[element], -_MOST_ODDS)
+        found[at[f"kept_around_{level}"]] = np.where(there, kept_share[element], -1)
+        element = np.where(there, page.parent[element], -1)
+    kept_words = max(sums[3, -1], 1.0)
+    found[at["kept_before"]] = sums[3, :-1] / kept_words
+    found[at["kept_behind"]] = (sums[3, -1] - sums[3, 1:]) / kept_words
+    index = np.arange(number)
+    before = np.append(-1, np.maximum.accumulate(np.where(keeps, index, -1))[:-1])
+    behind = np.append(np.minimum.accumulate(np.where(keeps, index, number)[::-1])[::-1][1:], number)
+    found[at["since_kept"]] = np.where(before >= 0, np.minimum(index - before, _MOST_AWAY), _MOST_AWAY)
+    found[at["until_kept"]] = np.where(behind < number, np.minimum(behind - index, _MOST_AWAY), _MOST_AWAY)
+    around = np.append(page.parent, -1)[page.element]
+    found[at["kept_with_before"]] = (before >= 0) & (around[before] == around)
+    found[at["kept_with_behind"]] = (behind < number) & (np.append(around, -2)[behind] == around)
+    found[at["near_kept"]] = sums[3, np.minimum(index + 9, number)] - sums[3, np.maximum(index - 8, 0)]
+    since = measured[_AT["since_heading"]].astype(np.int64)
+    heading = index - since
+    found[at["heading_odds"]] = np.where(since < _FAR, odds[np.maximum(heading, 0)], -_MOST_ODDS - 1)
+    found[at["page_kept"]] = sums[3, -1] / max(sums[2, -1], 1.0)
+    found[at["page_sure"]] = np.abs(odds).mean()
+    names = np.append(np.array(page.names), -1)[page.element] + 1
+    same = np.bincount(names, odds) / np.maximum(np.bincount(names), 1)
+    found[at["mean_odds_alike"]] = same[names]
+    return found.astype(np.float32)
