@@ -39,6 +39,7 @@ _NAMES = re.compile(r'\s(?:class|id|role|itemprop)="([^"]+)"')
 _HIDDEN = re.compile(r'\shidden[=>\s]|\sstyle="[^"]*?display:\s*none|\saria-hidden="true"')
 _ANY_TAG = re.compile(r"<[^>]*>")
 _LONGEST = 8  # letters of a name that are compared
+_LONGEST_KEPT = 300  # characters of a tag or a class that is remembered
 _BARE_TAG = 8  # characters of a tag without attributes, at most
 
 _VOID = "area base br col embed hr img input link meta param source track wbr"
@@ -271,7 +272,7 @@ class _Reader:
         held = np.flatnonzero(self.opening & (last > first) & known)
         source, names = self.source, self.name[held].tolist()
         tags = [source[at:to] for at, to in zip(self.begin[held].tolist(), self.end[held].tolist(), strict=True)]
-        groups = [_groups(tag, of) if of != _A else _link_groups(tag) for tag, of in zip(tags, names, strict=True)]
+        groups = [_link_groups(tag) if of == _A else _groups(tag, of) for tag, of in zip(tags, names, strict=True)]
         of_blocks = block[held]
         self._index(held, of_blocks)
         parent = self._around(self.depths[held] - of_blocks, held)
@@ -322,9 +323,17 @@ def _names(codes: NDArray[np.uint32], at: Numbers) -> Numbers:
     return np.where(_SORTED[where] == found, _ORDER[where], _OTHER)
 
 
-@functools.lru_cache(1 << 14)
 def _groups(tag: str, name: int) -> tuple[int, ...]:
-    """Returns the groups of a start tag."""
+    """Returns the groups of a start tag; long tags are read each time, so that a page cannot fill the memory."""
+    return _short_tag(tag, name) if len(tag) <= _LONGEST_KEPT else _read_groups(tag, name)
+
+
+@functools.lru_cache(1 << 14)
+def _short_tag(tag: str, name: int) -> tuple[int, ...]:
+    return _read_groups(tag, name)
+
+
+def _read_groups(tag: str, name: int) -> tuple[int, ...]:
     groups: tuple[int, ...] = _TAG_GROUPS[name]
     if '="' in tag:
         groups += _named(tag)
@@ -342,5 +351,5 @@ def _named(tag: str) -> tuple[int, ...]:
     groups: set[int] = set()
     for value in _NAMES.findall(tag):
         for word in value.split():
-            groups.update(groups_of(word))
+            groups.update(groups_of(word[:_LONGEST_KEPT]))
     return tuple(sorted(groups))

@@ -17,6 +17,7 @@ from benchmarks.gold_pages import (
     shingle_score,
 )
 from benchmarks.train_blocks import TARGET, Example, examples, folds, weights_of
+from tasks.stages.extract import page_blocks
 from tasks.stages.extract import trees as trees_module
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import blocks_text, candidates, joined
@@ -116,6 +117,13 @@ def test_what_is_measured_of_a_block() -> None:
     assert found["says_furniture"] == pytest.approx([0, 1 / 4, 2 / 5])
     assert found["link_share"][2] == pytest.approx(9 / 18)
     assert found["since_h1"] == [0, 1, 2]
+
+
+def test_long_tags_are_read_and_not_remembered() -> None:
+    before = page_blocks._short_tag.cache_info().currsize
+    page = blocks_of(f"<div class='comments {'x' * 10_000}'><p>one</p></div>")
+    assert features(page, "")[COLUMNS.index("named_comment"), 0] == 1
+    assert page_blocks._short_tag.cache_info().currsize <= before + 2  # of body and p
 
 
 def test_what_the_neighbours_are_taken_for_is_measured() -> None:
