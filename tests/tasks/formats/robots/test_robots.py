@@ -215,7 +215,8 @@ def test_a_hostile_file_costs_seconds_at_most(body):
     robots = Robots(body, "sluice")
     robots.allows("http://h/" + "a" * 2000)
     robots.ai_optout("http://h/" + "a" * 2000)
-    assert time.process_time() - begin < 3.0
+    # Three seconds on a slow machine; work that grows with names times rules would take minutes.
+    assert time.process_time() - begin < 15.0
 
 
 def real_files(folder):

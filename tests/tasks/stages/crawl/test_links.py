@@ -294,7 +294,7 @@ def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
     assert len(large) > INLINE_BYTES
 
     async def run():
-        parser = Parser("sluice", timeout_s=1.5)
+        parser = Parser("sluice", cpu_s=1.5)
         try:
             first = await parser.read(stalling, "http://h/", NONE)
             second = await parser.read(large, "http://h/", NONE)
@@ -303,7 +303,7 @@ def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
         return first, second
 
     first, second = asyncio.run(run())
-    assert first.unread == "it takes more than 1.5 s"
+    assert first.unread == "it takes more than 1.5 CPU seconds"
     assert second.links == (link("http://h/y"),)
 
 

@@ -224,8 +224,10 @@ def test_of_a_newspaper_in_windows_1251_every_rubric_and_article_is_captured_and
     assert {f"/news/{number}.html" for number in range(ARTICLES)} <= kept(rows)
     assert not refused(rows, "http_404"), "a query was written in another encoding"
     days = sorted(path for path in kept(rows) if path.startswith("/archive"))
-    assert ("1990-01" in days[0], "2027-12" in days[-1]) == (True, True)
-    assert any("2028-" in path for path in refused(rows, "trap_calendar"))
+    # Its pages lead to nothing but other days: the calendar ends on both sides of today, after some forty of them.
+    assert 40 <= len(days) <= 60
+    refused_days = sorted(refused(rows, "trap_calendar"))
+    assert refused_days[0] < days[0] < days[-1] < refused_days[-1]
 
 
 # --- a wiki, after MediaWiki: articles by name, and for each of them edit, history, old versions and differences.

