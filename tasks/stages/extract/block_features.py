@@ -136,8 +136,7 @@ def _characters(page: Blocks, found: Floats) -> None:
     """Counts character classes by pairs of neighbours in one call."""
     length = page.text_length
     ends = np.cumsum(length)
-    at = np.arange(ends[-1]) + np.repeat(page.text_begin - (ends - length), length)
-    kinds = _KINDS[page.codes[at]]
+    kinds = _KINDS[page.text_codes]
     of_run = page.text_block
     first = np.append(True, of_run[1:] != of_run[:-1])  # runs
     before = np.empty_like(kinds)
