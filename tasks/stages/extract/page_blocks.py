@@ -288,7 +288,10 @@ class _Reader:
         held = np.flatnonzero(self.opening & (last > first) & known)
         source, names = self.source, self.name[held].tolist()
         tags = [source[at:to] for at, to in zip(self.begin[held].tolist(), self.end[held].tolist(), strict=True)]
-        groups = [_link_groups(tag) if of == _A else _groups(tag, of) for tag, of in zip(tags, names, strict=True)]
+        groups = [
+            _link_groups(tag) if of == _A else (_short_tag if len(tag) <= _LONGEST_KEPT else _read_groups)(tag, of)
+            for tag, of in zip(tags, names, strict=True)
+        ]
         of_blocks = block[held]
         self._index(held, of_blocks)
         parent = self._around(self.depths[held] - of_blocks, held)
@@ -299,7 +302,10 @@ class _Reader:
         depth = np.cumsum(self.opening.astype(np.int64) - self.closing) + self.closing
         both = np.flatnonzero(self.opening | self.closing)
         # Of one depth, opening and closing tags take turns.
-        order = both[np.argsort(depth[both], kind="stable")]
+        depths = depth[both]
+        # A stable sort of short numbers counts them, which takes a fraction of the time.
+        short = depths.astype(np.int16) if len(both) <= np.iinfo(np.int16).max else depths
+        order = both[np.argsort(short, kind="stable")]
         found = np.full(len(self.name), len(self.name) - 1)
         found[order[:-1]] = order[1:]
         return found
@@ -343,13 +349,9 @@ def _names(held: bytes, at: Numbers) -> Numbers:
     return np.where(_SORTED[where] == found, _ORDER[where], _OTHER)
 
 
-def _groups(tag: str, name: int) -> tuple[int, ...]:
-    """Returns the groups of a start tag; long tags are read each time, so that a page cannot fill the memory."""
-    return _short_tag(tag, name) if len(tag) <= _LONGEST_KEPT else _read_groups(tag, name)
-
-
 @functools.lru_cache(1 << 14)
 def _short_tag(tag: str, name: int) -> tuple[int, ...]:
+    """Returns the groups of a start tag; long tags are read each time, so that a page cannot fill the memory."""
     return _read_groups(tag, name)
 
 
