@@ -8,6 +8,7 @@ machine computes the same values.
 """
 
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def _kinds() -> NDArray[np.uint8]:
     return kinds
 
 
-def _counted() -> Floats:
+def _counted() -> Numbers:
     """Returns which pairs of neighbouring kinds count as what: pair, one of the counts of `_characters`."""
     pairs = np.zeros((16, 16, 10))
     pairs[_SPACE, :, 0] = 1  # a word begins
@@ -94,10 +95,15 @@ def _counted() -> Floats:
         pairs[:, kind, column] = 1
     pairs[:, :, 9] = 1
     pairs[:, _SPACE, 9] = 0
-    return pairs.reshape(256, 10)
+    return pairs.reshape(256, 10).astype(np.int64)
 
 
-_KINDS, _COUNTED = _kinds(), _counted()
+_KINDS = _kinds()
+# Most pairs count as the same: the class of each pair, and what a class counts as.
+_COUNTED, _CLASS = np.unique(_counted(), axis=0, return_inverse=True)
+_CLASS = _CLASS.ravel().astype(np.uint8)
+_CLASSES = len(_COUNTED)
+_MOST_AT_ONCE = 100_000
 
 
 def features(page: Blocks, title: str) -> Measured:
@@ -136,8 +142,7 @@ def _characters(page: Blocks, found: Floats) -> None:
     """Counts character classes by pairs of neighbours in one call."""
     length = page.text_length
     ends = np.cumsum(length)
-    at = np.arange(ends[-1]) + np.repeat(page.text_begin - (ends - length), length)
-    kinds = _KINDS[page.codes[at]]
+    kinds = _KINDS[page.text_codes]
     of_run = page.text_block
     first = np.append(True, of_run[1:] != of_run[:-1])  # runs
     before = np.empty_like(kinds)
@@ -147,7 +152,8 @@ def _characters(page: Blocks, found: Floats) -> None:
     number = len(page)
     pair = before * np.uint8(16) + kinds
     block = np.repeat(of_run, length)
-    counts = np.bincount((block << 8) + pair, minlength=number << 8).reshape(-1, 256) @ _COUNTED
+    # Whole numbers, since a product of floating-point matrices wakes a thread for each core.
+    counts = np.bincount(block * _CLASSES + _CLASS[pair], minlength=number * _CLASSES).reshape(-1, _CLASSES) @ _COUNTED
     words, capitals, sentences, digits, commas, bars, signs, upper, lower, letters = counts.T
     seen = np.append(np.flatnonzero(kinds != _SPACE), 0)  # a block may hold nothing but invisible characters
     bounds = np.searchsorted(block[seen[:-1]], np.arange(number + 1))
@@ -204,12 +210,7 @@ def _elements(page: Blocks, sums: Floats, found: Floats) -> None:
     share = held[0] / total
     rows = found[_GROUPS : _GROUPS + len(GROUPS)]
     rows[:] = _NONE
-    row_of = list(rows)
-    for groups, first, last, of in zip(
-        page.groups, page.first.tolist(), page.last.tolist(), share.tolist(), strict=True
-    ):
-        for group in groups:
-            row_of[group][first:last] = of  # elements come from the outermost to the innermost
+    _innermost(page, share, rows)
     words, linked, prose, count = held
     some = np.maximum(words, 1)
     by_element = np.stack((share, linked / some, prose / some, count, words / np.maximum(count, 1), -page.first))
@@ -223,6 +224,21 @@ def _elements(page: Blocks, sums: Floats, found: Floats) -> None:
         measured[:, ~there] = -1
         found[base : base + len(_OF_LEVEL)] = measured
         at = np.where(there, page.parent[at], -1)
+
+
+def _innermost(page: Blocks, share: Floats, rows: Floats) -> None:
+    """Fills in the share of the innermost element of each group around each block, which is the least."""
+    each = np.array([len(groups) for groups in page.groups], np.int64)
+    group = np.fromiter(chain.from_iterable(page.groups), np.int64, each.sum())
+    first, length, value = (np.repeat(of, each) for of in (page.first, page.last - page.first, share))
+    if length.sum() > _MOST_AT_ONCE:  # indices of each block in each element would take too much memory
+        for of, at, size, least in zip(group.tolist(), first.tolist(), length.tolist(), value.tolist(), strict=True):
+            rows[of, at : at + size] = least  # elements come from the outermost to the innermost
+        return
+    ends = np.cumsum(length)
+    at = np.arange(length.sum()) + np.repeat(group * rows.shape[1] + first - (ends - length), length)
+    flat = rows.reshape(-1)
+    np.minimum.at(flat, at, np.repeat(value, length))
 
 
 def _places(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:

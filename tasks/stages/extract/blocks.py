@@ -90,11 +90,12 @@ def candidates(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
     """Returns the text of the kept blocks; dropped ones leave their separators."""
+    kept = np.flatnonzero(keeps)
+    if not len(kept):
+        return ""
+    # The widest separator since the kept block before.
+    widest = np.maximum.reduceat(page.separator[: kept[-1] + 1], np.append(0, kept[:-1] + 1))
     found: list[str] = []
-    widest = 0
-    for index, (keep, separator) in enumerate(zip(keeps.tolist(), page.separator.tolist(), strict=True)):
-        widest = max(widest, separator)
-        if keep:
-            found += (_SEPARATORS[widest], page.text(index))
-            widest = 0
+    for index, separator in zip(kept.tolist(), widest.tolist(), strict=True):
+        found += (_SEPARATORS[separator], page.text(index))
     return "".join(found[1:])

@@ -81,10 +81,11 @@ _BR, _A, _IMG, _PRE = (TAG_NAMES.index(name) for name in ("br", "a", "img", "pre
 _TAG_GROUPS = tuple(NAMED.get(name, ()) for name in TAG_NAMES)
 
 _LAST = 0xFFFF
-_LETTER = np.zeros(128, np.uint64)
-for _letter in "abcdefghijklmnopqrstuvwxyz0123456789":
-    _LETTER[ord(_letter)] = ord(_letter)
 _NO_BREAK = 0xA0
+# Eight letters of a name are one number, whose bytes are compared at once.
+_EACH = np.uint64(0x0101010101010101)
+_HIGH, _LOW = _EACH * np.uint64(0x80), _EACH * np.uint64(0x7F)
+_FROM_A, _BEHIND_Z, _FROM_0, _BEHIND_9 = (_EACH * np.uint64(0x80 - ord(letter)) for letter in "a{0:")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ class Blocks:
 
     Attributes:
         source: the serialized page.
-        codes: its code points, at most 0xFFFF.
         begin: of blocks, where their text begins in `source`.
         end: and ends.
         element: index of the innermost block-level element of each; -1 for none.
@@ -110,13 +110,12 @@ class Blocks:
         parent: index of the block-level element around each; -1 for none.
         first: index of the first block in each.
         last: index behind the last block in each.
-        text_begin: of all runs of text in blocks, where they begin.
-        text_length: their length.
+        text_codes: code points of all runs of text in blocks, at most 0xFFFF, one run after the other.
+        text_length: of runs, their length.
         text_block: the block of each.
     """
 
     source: str
-    codes: NDArray[np.uint32]
     begin: Numbers
     end: Numbers
     element: Numbers
@@ -133,7 +132,7 @@ class Blocks:
     parent: Numbers
     first: Numbers
     last: Numbers
-    text_begin: Numbers
+    text_codes: NDArray[np.uint16]
     text_length: Numbers
     text_block: Numbers
 
@@ -166,19 +165,22 @@ def read_blocks(tree: HTMLTree) -> Blocks | None:
     source = _RAW.sub("", body.html).replace("&nbsp;", "\xa0")
     if len(source) > _MOST_CHARACTERS or source.count("<") > _MOST_TAGS:
         return None
-    codes = np.minimum(np.frombuffer(source.encode("utf-32-le", "surrogatepass"), np.uint32), _LAST)
-    begin, end = _tags(source, codes)
-    return _Reader(source, codes, begin, end).read() if len(begin) else None
+    # Markup is ASCII. What no byte can hold becomes a question mark: a visible character, too, which ends no name.
+    held = source.encode("latin-1", "replace") + bytes(_LONGEST)
+    begin, end = _tags(source, np.frombuffer(held, np.uint8))
+    return _Reader(source, held, begin, end).read() if len(begin) else None
 
 
-def _tags(source: str, codes: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
+def _tags(source: str, held: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
     """Returns where tags begin, and where the text behind them does."""
-    begin, ends = np.flatnonzero(codes == ord("<")), np.flatnonzero(codes == ord(">"))
-    quotes = np.flatnonzero(codes == ord('"'))
+    at = np.flatnonzero((held == ord("<")) | (held == ord(">")) | (held == ord('"')))
+    mark = held[at]
+    begin, ends = np.flatnonzero(mark == ord("<")), np.flatnonzero(mark == ord(">"))
     if len(begin) and len(ends) and begin[-1] < ends[-1]:
         end = ends[np.searchsorted(ends, begin)]
-        if not ((np.searchsorted(quotes, end) - np.searchsorted(quotes, begin)) & 1).any():
-            return begin, end + 1
+        quotes = np.cumsum(mark == ord('"'))
+        if not ((quotes[end] - quotes[begin]) & 1).any():
+            return at[begin], at[end] + 1
     # An attribute holds one of these characters.
     spans = [found.span() for found in _TAG.finditer(source)]
     both = np.array(spans, np.int64).reshape(-1, 2)
@@ -188,29 +190,29 @@ def _tags(source: str, codes: NDArray[np.uint32]) -> tuple[Numbers, Numbers]:
 class _Reader:
     """Reads one page; arrays have a row for each tag outside of what is skipped."""
 
-    def __init__(self, source: str, codes: NDArray[np.uint32], begin: Numbers, end: Numbers) -> None:
-        self.source, self.codes = source, codes
-        closing = codes[begin + 1] == ord("/")
-        name = _names(codes, begin + 1 + closing)
-        following = np.append(begin[1:], len(codes))
-        seen = np.zeros(len(codes) + 1, np.int32)
-        np.cumsum((codes > ord(" ")) & (codes != _NO_BREAK), out=seen[1:])
-        letters = seen[following] - seen[end]
-        opening = ~closing & ~_IS_VOID[name]
-        closing &= ~_IS_VOID[name]
+    def __init__(self, source: str, held: bytes, begin: Numbers, end: Numbers) -> None:
+        self.source = source
+        letters = np.frombuffer(held, np.uint8)
+        closing = letters[begin + 1] == ord("/")
+        name = _names(held, begin + 1 + closing)
+        following = np.append(begin[1:], len(source))
+        not_void = ~_IS_VOID[name]
+        opening = ~closing & not_void
+        closing &= not_void
         skipped = _IS_SKIPPED[name]
-        inside = np.cumsum((opening & skipped).astype(np.int64) - (closing & skipped))
-        letters[inside > 0] = 0
+        inside = np.cumsum((opening & skipped).view(np.int8) - (closing & skipped).view(np.int8), dtype=np.int64)
         read = np.flatnonzero(inside == 0)
-        self.begin, self.end, self.following = begin[read], end[read], following[read]
-        self.name, self.letters = name[read], letters[read]
+        self.begin, self.end, self.following, self.name = begin[read], end[read], following[read], name[read]
         self.size = len(read) + 1
         self.skipped = skipped[read]
-        self.opening, self.closing = opening[read], closing[read] & ~skipped[read]
+        self.opening, self.closing = opening[read], closing[read] & ~self.skipped
+        visible = (letters > ord(" ")) & (letters != _NO_BREAK)
+        spans = np.stack((self.end, self.following), axis=1).ravel()
+        has_text = np.logical_or.reduceat(visible, spans)[::2] if len(spans) else np.zeros(0, np.bool_)
+        self.has_text = has_text & (self.following > self.end)
 
     def read(self) -> Blocks | None:
-        name, letters = self.name, self.letters
-        has_text = letters > 0
+        name, has_text = self.name, self.has_text
         is_block = _IS_BLOCK[name] | self._paragraph_breaks()
         part = np.cumsum(is_block)
         runs = np.flatnonzero(has_text)
@@ -234,10 +236,10 @@ class _Reader:
             return np.bincount(of_tag[chosen], None if of is None else of[chosen], minlength=number).astype(np.int64)
 
         tags, names, groups, parent, first, last = self._elements(first_run)
-        held = runs[of_tag[runs] >= 0]
+        codes, lengths, letters = self._text(runs)
         images = np.searchsorted(np.flatnonzero(name == _IMG), last_run, "right")
         return Blocks(
-            *(self.source, self.codes, self.end[first_run], self.following[last_run]),
+            *(self.source, self.end[first_run], self.following[last_run]),
             *(self._around(self.depths[first_run], first_run), self._separators(is_block, first_run)),
             np.cumsum((self.opening & (name == _PRE)).astype(np.int64) - (self.closing & (name == _PRE)))[first_run]
             > 0,
@@ -250,21 +252,35 @@ class _Reader:
             parent=parent,
             first=first,
             last=last,
-            text_begin=self.end[held],
-            text_length=self.following[held] - self.end[held],
-            text_block=of_tag[held],
+            text_codes=codes,
+            text_length=lengths,
+            text_block=of_tag[runs],
         )
+
+    def _text(self, runs: Numbers) -> tuple[NDArray[np.uint16], Numbers, Numbers]:
+        """Returns the code points of runs of text and the length of each, and of all tags, the letters behind them."""
+        begin, end, source = self.end[runs], self.following[runs], self.source
+        text = "".join([source[at:to] for at, to in zip(begin.tolist(), end.tolist(), strict=True)])
+        wide = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        codes = np.minimum(wide, _LAST).astype(np.uint16)
+        lengths = end - begin
+        letters = np.zeros(len(self.name), np.int64)
+        visible = (codes > ord(" ")) & (codes != _NO_BREAK)
+        letters[runs] = np.add.reduceat(visible, np.cumsum(lengths) - lengths, dtype=np.int64)
+        return codes, lengths, letters
 
     def _paragraph_breaks(self) -> Mask:
         """Which tags are the second line break of two in a row."""
         is_break = self.name == _BR
         found = np.zeros(len(is_break), np.bool_)
-        found[1:] = is_break[1:] & is_break[:-1] & (self.letters[:-1] == 0)
+        found[1:] = is_break[1:] & is_break[:-1] & ~self.has_text[:-1]
         return found
 
     def _elements(self, first_run: Numbers) -> _Elements:
         """Returns the fields of `Blocks` from `tags` to `last`."""
-        first = np.searchsorted(first_run, np.arange(len(self.name)))
+        begins = np.zeros(self.size, np.int64)
+        begins[first_run + 1] = 1
+        first = np.cumsum(begins)[:-1]  # blocks before each tag
         last = first[self._closed_by()]
         block = _IS_BLOCK[self.name]
         # Only elements around text are of use, and inline ones with a meaning or attributes.
@@ -272,7 +288,10 @@ class _Reader:
         held = np.flatnonzero(self.opening & (last > first) & known)
         source, names = self.source, self.name[held].tolist()
         tags = [source[at:to] for at, to in zip(self.begin[held].tolist(), self.end[held].tolist(), strict=True)]
-        groups = [_link_groups(tag) if of == _A else _groups(tag, of) for tag, of in zip(tags, names, strict=True)]
+        groups = [
+            _link_groups(tag) if of == _A else (_short_tag if len(tag) <= _LONGEST_KEPT else _read_groups)(tag, of)
+            for tag, of in zip(tags, names, strict=True)
+        ]
         of_blocks = block[held]
         self._index(held, of_blocks)
         parent = self._around(self.depths[held] - of_blocks, held)
@@ -283,7 +302,10 @@ class _Reader:
         depth = np.cumsum(self.opening.astype(np.int64) - self.closing) + self.closing
         both = np.flatnonzero(self.opening | self.closing)
         # Of one depth, opening and closing tags take turns.
-        order = both[np.argsort(depth[both], kind="stable")]
+        depths = depth[both]
+        # A stable sort of short numbers counts them, which takes a fraction of the time.
+        short = depths.astype(np.int16) if len(both) <= np.iinfo(np.int16).max else depths
+        order = both[np.argsort(short, kind="stable")]
         found = np.full(len(self.name), len(self.name) - 1)
         found[order[:-1]] = order[1:]
         return found
@@ -313,23 +335,23 @@ class _Reader:
         return found
 
 
-def _names(codes: NDArray[np.uint32], at: Numbers) -> Numbers:
-    places = np.minimum(at[:, np.newaxis] + np.arange(_LONGEST), len(codes) - 1)
-    letters = codes[places]
-    values = _LETTER[np.minimum(letters, 127)]
-    values[np.logical_or.accumulate(values == 0, axis=1)] = 0
-    found = values @ (np.uint64(256) ** np.arange(_LONGEST, dtype=np.uint64))
+def _names(held: bytes, at: Numbers) -> Numbers:
+    """Returns the indices in `TAG_NAMES` of the names at some places; `held` ends with `_LONGEST` NULs."""
+    windows = np.ndarray((len(held) - _LONGEST + 1,), "<u8", held, strides=(1,))
+    words = windows[np.minimum(at, len(windows) - 1)].astype(np.uint64)
+    seven = words & _LOW
+    letter = (seven + _FROM_A) & ~(seven + _BEHIND_Z)
+    digit = (seven + _FROM_0) & ~(seven + _BEHIND_9)
+    others = (~(letter | digit) | words) & _HIGH
+    # The lowest bit of the first byte that is neither, less one: all bits before. Without one, it is all bits.
+    found = words & (((others & -others) >> np.uint64(7)) - np.uint64(1))
     where = np.minimum(np.searchsorted(_SORTED, found), len(_SORTED) - 1)
     return np.where(_SORTED[where] == found, _ORDER[where], _OTHER)
 
 
-def _groups(tag: str, name: int) -> tuple[int, ...]:
-    """Returns the groups of a start tag; long tags are read each time, so that a page cannot fill the memory."""
-    return _short_tag(tag, name) if len(tag) <= _LONGEST_KEPT else _read_groups(tag, name)
-
-
 @functools.lru_cache(1 << 14)
 def _short_tag(tag: str, name: int) -> tuple[int, ...]:
+    """Returns the groups of a start tag; long tags are read each time, so that a page cannot fill the memory."""
     return _read_groups(tag, name)
 
 

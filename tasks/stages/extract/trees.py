@@ -37,7 +37,7 @@ class Trees:
 
     columns: NDArray[np.intp]
     limits: NDArray[np.float32]
-    leaves: NDArray[np.int32]
+    leaves: NDArray[np.int64]
     base: int
 
     def odds(self, measured: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -47,13 +47,13 @@ class Trees:
 
     def _odds(self, measured: NDArray[np.float32]) -> NDArray[np.int64]:
         depth, trees = self.columns.shape
-        above = measured[self.columns.ravel()] > self.limits.reshape(-1, 1)
+        above = measured.take(self.columns.ravel(), axis=0) > self.limits.reshape(-1, 1)
         bits = above.view(np.uint8).reshape(depth, trees, -1)
         leaf = bits[0]
         for level in bits[1:]:
             leaf = (leaf << 1) | level
-        starts = np.arange(trees, dtype=np.int32)[:, np.newaxis] * np.int32(self.leaves.shape[1])
-        added: NDArray[np.int64] = self.leaves.ravel()[leaf + starts].sum(axis=0, dtype=np.int64) + self.base
+        starts = np.arange(trees)[:, np.newaxis] * self.leaves.shape[1]
+        added: NDArray[np.int64] = self.leaves.ravel().take(leaf + starts).sum(axis=0) + self.base
         return added
 
 
@@ -81,6 +81,6 @@ def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
     return Trees(
         columns=np.array([[at[name] for name in tree["columns"]] for tree in weights["trees"]], np.intp).T.copy(),
         limits=np.array([tree["limits"] for tree in weights["trees"]], np.float32).T.copy(),
-        leaves=np.array([tree["leaves"] for tree in weights["trees"]], np.int32),
+        leaves=np.array([tree["leaves"] for tree in weights["trees"]], np.int64),
         base=weights["base"],
     )
