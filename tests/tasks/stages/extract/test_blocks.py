@@ -53,9 +53,9 @@ def test_the_extractor_that_a_recipe_gets_without_a_word_is_this_one() -> None:
 
 
 def test_segments_of_real_pages_are_found_and_those_around_the_text_are_not(shared_data: Path) -> None:
-    pages = read_segments(shared_data / "extraction_segments")[::10]
+    pages = read_segments(shared_data / "extraction_segments")[::3]
     scored = segment_score([found_segments(page, read_page(page.html, BLOCKS).text) for page in pages])
-    assert scored.f1 >= 0.93  # a tenth of the pages; of all of them 0.943 by trees that have not seen the host
+    assert scored.f1 >= 0.95  # the trees were trained on these pages; on hosts that they have not seen 0.943
 
 
 def test_an_element_is_not_needed_to_begin_a_block() -> None:
