@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cpu import cpu_limit
 from tests.soak import soak_but
 
 FILES = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
@@ -25,8 +26,7 @@ def test_a_dag_file_parses_in_less_than_a_cpu_second(place, recipes, airflow_db)
     rounds = [json.loads(line[6:]) for line in ran.stdout.splitlines() if line.startswith("COSTS ")]
     print(*rounds, sep="\n")
     assert [set(costs) for costs in rounds] == [{path.name for path in FILES}] * 2, ran.stderr
-    # In the first round a recipe with a cluster may come before the file that has Kubernetes imported, which takes two
-    # seconds of a slow machine.
-    for costs, most in zip(rounds, (4, 1), strict=True):
+    # In the first round a recipe with a cluster may come before the file that has Kubernetes imported.
+    for costs, most in zip(rounds, (cpu_limit(2), cpu_limit(1)), strict=True):
         for name, seconds in costs.items():
             assert 0 <= seconds < most, (name, seconds)

@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,8 +24,8 @@ from hostile_web import Host, Web, page  # noqa: E402  (the module was made abov
 ROOT = Path(__file__).parents[5]
 GOOD_PAGES = 8
 DELAY_S = 0.3
-# Three tries of a hostile answer take longer than any pause of the good host.
-TIMEOUT_S = 2.0
+# One try of a silent host takes longer than any pause of the good host, also on a busy machine.
+TIMEOUT_S = 6.0
 MAX_BODY = 1 << 20
 MAX_MEMORY_MB = 300
 
@@ -96,9 +95,7 @@ def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
         # Seen from a busy test process, which can note one request late and the next in time: hence the mean.
         # test_politeness_proof measures the delay itself.
         assert sum(gaps) >= len(gaps) * DELAY_S / 2
-        # A busy machine delays a request or two; a host that holds others up delays most, or one for three tries.
-        assert statistics.median(gaps) < TIMEOUT_S, "a hostile host held the good one up"
-        assert max(gaps) < 3 * TIMEOUT_S, "a hostile host held the good one up"
+        assert max(gaps) < TIMEOUT_S, "a hostile host held the good one up"
         assert found.memory["fetch"] < MAX_MEMORY_MB
         return found
 

@@ -50,7 +50,7 @@ SLOW = {
     "slow chunks": endless(CHUNKED, b"1\r\nx\r\n", 0.05),
     "silence after the head": endless(HEAD + b"Content-Length: 5\r\n\r\n", b"", 0.5),
     "silence": endless(b"", b"", 0.5),
-    "slow flood of 100 Continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.3),
+    "slow flood of 100 Continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 1.0),
 }
 # What is kept, cut at [crawl] max_body_bytes and marked.
 ENDLESS = {
@@ -63,8 +63,6 @@ SHORT = {
     "body shorter than told": HEAD + b"Content-Length: 5000\r\n\r\nshort",
     "chunk shorter than told": CHUNKED + b"FF\r\nshort",
 }
-# A busy machine may run out of time before the limit of their size is met.
-FLOODS = {"endless header", "headers without end", "200k headers"}
 
 
 def test_what_is_no_http_is_refused_and_what_never_ends_is_cut(web, crawl):
@@ -73,9 +71,7 @@ def test_what_is_no_http_is_refused_and_what_never_ends_is_cut(web, crawl):
     cut = {name: web.host(answer) for name, answer in ENDLESS.items()}
     short = {name: web.host(answer) for name, answer in SHORT.items()}
     found = crawl(*refused.values(), *slow.values(), *cut.values(), *short.values())
-    reasons = found.reasons(refused)
-    assert {reasons.pop(name) for name in FLOODS} <= {"protocol", "timeout"}
-    assert reasons == dict.fromkeys(reasons, "protocol")
+    assert found.reasons(refused) == dict.fromkeys(refused, "protocol")
     assert found.reasons(slow) == dict.fromkeys(slow, "timeout")
     for name, host in cut.items():
         kept = found.captures[host.url()]
