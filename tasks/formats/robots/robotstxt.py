@@ -48,27 +48,50 @@ _Form = Callable[[str], str]
 _Known = dict[tuple[str, bytes, _Form], list[_Rule]]
 
 
-class _Rules:
-    """The rules of the groups that apply to one crawler, in both forms.
+class _RuleSet:
+    """The rules of some groups in both forms, in the order in which the first match decides.
+
+    It remembers the answer for the last path: several crawlers of a file share their rules.
 
     Args:
         groups: those groups.
-        known: rules by line, shared by all crawlers of one file.
+        known: rules by line, shared by all sets of one file.
     """
 
     def __init__(self, groups: list[Group], known: _Known) -> None:
         lines = dict.fromkeys(line for group in groups for line in group.rules)
-        escaped = any(b"%" in value or not value.isascii() for _, value in lines)
+        self.escaped = any(b"%" in value or not value.isascii() for _, value in lines)
         self._literal = _sorted(lines, known, literal)
-        self._equal = _sorted(lines, known, equal) if escaped else self._literal
+        self._equal = _sorted(lines, known, equal) if self.escaped else self._literal
+        self._last: dict[_Form, tuple[str, _Rule | None]] = {}
+
+    def first(self, path: str, form: _Form) -> _Rule | None:
+        """Returns the first rule that matches a path of a form, or None."""
+        known = self._last.get(form)
+        if known is None or known[0] != path:
+            rules = self._literal if form is literal else self._equal
+            known = self._last[form] = path, next((rule for rule in rules if rule.matches(path)), None)
+        return known[1]
+
+
+class _Rules:
+    """The rules that apply to one crawler."""
+
+    def __init__(self, sets: list[_RuleSet]) -> None:
+        self._sets = sets
+        self._escaped = any(one.escaped for one in sets)
 
     def allow(self, url: str) -> bool:
         path = path_of(url)
-        if not _decided(self._literal, literal(path)):
+        if not self._decided(literal(path), literal):
             return False
-        if self._equal is self._literal and "%" not in path and path.isascii():
+        if not self._escaped and "%" not in path and path.isascii():
             return True
-        return _decided(self._equal, equal(path))
+        return self._decided(equal(path), equal)
+
+    def _decided(self, path: str, form: _Form) -> bool:
+        firsts = [rule for one in self._sets if (rule := one.first(path, form))]
+        return min(firsts, key=_order).allow if firsts else True
 
 
 class Robots:
@@ -85,7 +108,7 @@ class Robots:
         groups, self.sitemaps, licenses = parsed(texts[0])
         files = [groups, *(parsed(text)[0] for text in texts[1:])]
         known: _Known = {}
-        self._rules = [_Rules(chosen, known) for file in files for chosen in _chosen(agent, file)]
+        self._rules = [_Rules([_RuleSet(chosen, known)]) for file in files for chosen in _chosen(agent, file)]
         self._against_ai = [rules for file in files for rules in _against_ai(file, known)]
         names = _names_of(agent, groups)
         own = [group for group in groups if names & group.names.keys()]
@@ -208,18 +231,32 @@ def _token(name: bytes) -> bytes:
 
 
 def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
-    """Returns the rules for every AI crawler that the file names; crawlers of the same groups share the rules."""
-    return [_Rules(chosen, known) for chosen in _for_ai(groups)]
+    """Returns the rules for every AI crawler that the file names.
+
+    Groups for the same crawlers are one set, so that the work grows with the file, not with the file times crawlers.
+    """
+    shared: dict[frozenset[str], list[Group]] = {}
+    for group in groups:
+        if agents := _ai_agents(group):
+            shared.setdefault(agents, []).append(group)
+    sets = {agents: _RuleSet(members, known) for agents, members in shared.items()}
+    of_agent: dict[str, list[frozenset[str]]] = {}
+    for agents in sets:
+        for agent in agents:
+            of_agent.setdefault(agent, []).append(agents)
+    return [_Rules([sets[one] for one in several]) for several in set(map(tuple, of_agent.values()))]
+
+
+def _ai_agents(group: Group) -> frozenset[str]:
+    return frozenset(name.decode("latin-1").removeprefix("*") for name in group.names) & AI_AGENTS
 
 
 def _for_ai(groups: list[Group]) -> list[list[Group]]:
     """Returns the groups of every AI crawler that the file names, each list once."""
     of_agent: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
-        for name in group.names:
-            agent = name.decode("latin-1").removeprefix("*")
-            if agent in AI_AGENTS:
-                of_agent.setdefault(agent, []).append(number)
+        for agent in _ai_agents(group):
+            of_agent.setdefault(agent, []).append(number)
     return [[groups[number] for number in numbers] for numbers in sorted(set(map(tuple, of_agent.values())))]
 
 
@@ -267,7 +304,11 @@ def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> l
         if parsed_rules is None:
             parsed_rules = known[verb, value, form] = _rules(verb == RULES[0], value, form)
         rules += parsed_rules
-    return sorted(rules, key=lambda rule: (-rule.priority, not rule.allow))
+    return sorted(rules, key=_order)
+
+
+def _order(rule: _Rule) -> tuple[int, bool]:
+    return -rule.priority, not rule.allow
 
 
 def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
@@ -289,7 +330,3 @@ def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
 def _rule(allow: bool, pattern: str, form: _Form) -> _Rule:
     parts, end = split(pattern)
     return _Rule(tuple(map(form, parts)), end, allow, len(pattern))
-
-
-def _decided(rules: list[_Rule], path: str) -> bool:
-    return next((rule.allow for rule in rules if rule.matches(path)), True)

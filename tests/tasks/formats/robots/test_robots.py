@@ -1,4 +1,5 @@
 import base64
+import gc
 import importlib
 import json
 import random
@@ -9,7 +10,6 @@ import pytest
 
 from tasks.formats.robots.lines import MAX_BYTES
 from tasks.formats.robots.robotstxt import AI_AGENTS, Robots, decided_by
-from tests.cpu import cpu_limit
 
 
 def cases(folder):
@@ -195,6 +195,12 @@ def test_a_crawl_delay_between_names_does_not_split_a_group():
         + b"".join(b"User-agent: %s\nDisallow: /%s\n" % (name.encode(), name.encode()) for name in sorted(AI_AGENTS)),
         b"User-agent: gptbot\nDisallow: /a\n" * 17_000,
         b"User-agent: *\n" + b"Content-Signal: ai-train=no\n" * 18_000,
+        b"".join(
+            b"User-agent: %s\n"
+            % b"\nUser-agent: ".join(name.encode() for bit, name in enumerate(sorted(AI_AGENTS)) if number >> bit & 1)
+            + b"Disallow: /%d\n" % number
+            for number in range(1, 4_000)
+        ),
     ],
     ids=[
         "star bomb",
@@ -209,14 +215,18 @@ def test_a_crawl_delay_between_names_does_not_split_a_group():
         "rules for every AI crawler",
         "AI groups",
         "signals",
+        "other AI crawlers in each group",
     ],
 )
 def test_a_hostile_file_costs_seconds_at_most(body):
+    gc.freeze()  # what other tests have left is not collected with it
     begin = time.process_time()
     robots = Robots(body, "sluice")
     robots.allows("http://h/" + "a" * 2000)
     robots.ai_optout("http://h/" + "a" * 2000)
-    assert time.process_time() - begin < cpu_limit(3.0)
+    took = time.process_time() - begin
+    gc.unfreeze()
+    assert took < 3.0
 
 
 def real_files(folder):
