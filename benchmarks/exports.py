@@ -107,7 +107,7 @@ def make(store: Store) -> str:
             name.split("-")[0], name.split("-")[1], [bytes.fromhex(i) for i in ids], tokens, [1] * DOCUMENTS
         )
         with shards.part(part_name, conserved=False) as part:
-            with checksums.file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
+            with checksums.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
                 offsets = write_shard(file, buffer, FMT).tolist()
             rows = enumerate(zip(buffer.uids, urls, offsets, map(len, tokens), strict=True))
             write_index(part, [Indexed(name, row, *rest) for row, rest in rows])

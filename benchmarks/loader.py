@@ -75,7 +75,7 @@ def make(folder: Path, tokens: int) -> None:
             with part.file(name, rows=len(documents)) as file:
                 checked = ChecksumWriter(file)
                 write_shard(cast(BinaryIO, checked), buffer, fmt)
-            with part.file(checksums.path_of(name)) as file:
+            with part.file(checksums.checksums_path(name)) as file:
                 file.write(checked.checksums())
     shards = commit(output, "by hand", 1, Config(), [], Report())
     run_stage_in(folder, "tasks.stages.tokens.pack", PackConfig(seq_len=SEQ_LEN), {"shards": shards}, kind="plan")

@@ -85,13 +85,13 @@ class RangeReader:
             return self._open.get(number) or self._open.setdefault(number, self._read_checksums(self._files[number]))
 
     def _read_checksums(self, entry: FileEntry) -> "_File":
-        sums_path = checksums.path_of(entry.path)
+        sums_path = checksums.checksums_path(entry.path)
         url = self._artifact.store.url(f"{self._artifact.path}/{sums_path}")
         try:
             data = self._artifact.read(sums_path)
         except FileNotFoundError:
             raise InputError(f"{url} is missing", REMEDY) from None
-        sums = checksums.parse(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
+        sums = checksums.parse_checksums(data, url, self._entry(sums_path).sha256, entry.bytes).tolist()
         return (_Mapped if self._artifact.store.is_local else _Cached)(self._artifact, entry, sums)
 
     def _entry(self, path: str) -> FileEntry:

@@ -88,7 +88,7 @@ def _merge_range(part: Part, payload: tuple[ArtifactFolder, list[str], int, int]
         pieces.append(piece)
     merged = np.concatenate([*pieces, np.empty(0, KEY)])
     merged = merged[np.argsort(merged["key"], kind="stable")]
-    with checksums.file(part, f"{FOLDER}/{part.name}.bin", rows=len(merged)) as file:
+    with checksums.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(merged)) as file:
         file.write(merged.tobytes())
 
 

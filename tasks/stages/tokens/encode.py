@@ -97,7 +97,7 @@ class ShardWriter:
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
         labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._columns)}
         path = f"{FOLDER}/{name}.arrow"
-        with checksums.file(self._part, path, rows=len(rows)) as file:
+        with checksums.checksummed_file(self._part, path, rows=len(rows)) as file:
             buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
             offsets = write_shard(file, buffer, self._format).tolist()
         self._entries.extend(

@@ -214,7 +214,7 @@ def _pack(
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with checksums.file(
+            with checksums.checksummed_file(
                 part, f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)
             ) as file:
                 write_array(file, values)

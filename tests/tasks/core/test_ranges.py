@@ -48,7 +48,7 @@ def made(root: str) -> Artifact:
             checked = ChecksumWriter(file)
             for first in range(0, len(DATA), 100_000):
                 checked.write(DATA[first : first + 100_000])
-        with part.file(checksums.path_of(PATH)) as file:
+        with part.file(checksums.checksums_path(PATH)) as file:
             file.write(checked.checksums())
     return commit(output, "by hand", 1, Config(), [], Report())
 
@@ -134,7 +134,7 @@ def test_a_range_that_the_file_does_not_have_is_refused(artifact: Artifact) -> N
 
 
 def test_checksums_that_are_damaged_gone_or_were_never_made_are_refused(artifact: Artifact) -> None:
-    path = f"{artifact.path}/{checksums.path_of(PATH)}"
+    path = f"{artifact.path}/{checksums.checksums_path(PATH)}"
     with artifact.store.write(path) as file:
         file.write(b"\0" * 176)
     with pytest.raises(InputError, match=r"numbers\.npy is damaged"):
