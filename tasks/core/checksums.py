@@ -20,7 +20,7 @@ from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.part import Part
 
-FOLDER = "checksums"
+CHECKSUMS = "checksums"
 BLOCK = 256 * 1024
 """Bytes per block: what is fetched, cached and verified at once.
 
@@ -35,13 +35,13 @@ def checksum(data: bytes | memoryview) -> int:
     return int(xxhash.xxh3_64_intdigest(data))
 
 
-def path_of(path: str) -> str:
+def checksums_path(path: str) -> str:
     """Returns where the checksums of an artifact's file are, in the same artifact.
 
-    >>> path_of("shards/web-train-00000-000.arrow")
+    >>> checksums_path("shards/web-train-00000-000.arrow")
     'checksums/web-train-00000-000.npy'
     """
-    return f"{FOLDER}/{PurePosixPath(path).stem}.npy"
+    return f"{CHECKSUMS}/{PurePosixPath(path).stem}.npy"
 
 
 class ChecksumWriter(io.BufferedIOBase):
@@ -86,16 +86,16 @@ class ChecksumWriter(io.BufferedIOBase):
 
 
 @contextlib.contextmanager
-def file(part: Part, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
+def checksummed_file(part: Part, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
     """Yields a binary file of a part, as `Part.file`, and writes the checksums of its blocks."""
     with part.file(path, rows=rows) as raw:
         checked = ChecksumWriter(raw)
         yield cast(BinaryIO, checked)
-    with part.file(path_of(path)) as sums:
+    with part.file(checksums_path(path)) as sums:
         sums.write(checked.checksums())
 
 
-def parse(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]:
+def parse_checksums(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]:
     """Returns the checksums of a file of `size` bytes, shape (blocks,).
 
     Args:
