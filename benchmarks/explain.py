@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.result import ROOT, keep
 from benchmarks.trace import BATCH, SEQ_LEN, STEPS
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
@@ -131,7 +131,7 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
     uids = [number.to_bytes(8, "big") + row.to_bytes(8, "big") for row in range(len(documents))]
     with output.part(name, conserved=False) as part:
         sizes = [len(one) for one in documents]
-        with checksums.checksummed_file(part, f"shards/{name}.arrow", rows=len(documents)) as file:
+        with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=len(documents)) as file:
             offsets = write_shard(file, ShardBuffer("web", "train", uids, documents, sizes), fmt).tolist()
         urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
         rows = enumerate(zip(uids, urls, offsets, sizes, strict=True))

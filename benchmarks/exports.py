@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.result import keep, peer_python
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
@@ -107,7 +107,7 @@ def make(store: Store) -> str:
             name.split("-")[0], name.split("-")[1], [bytes.fromhex(i) for i in ids], tokens, [1] * DOCUMENTS
         )
         with shards.part(part_name, conserved=False) as part:
-            with checksums.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
+            with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
                 offsets = write_shard(file, buffer, FMT).tolist()
             rows = enumerate(zip(buffer.uids, urls, offsets, map(len, tokens), strict=True))
             write_index(part, [Indexed(name, row, *rest) for row, rest in rows])

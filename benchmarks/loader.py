@@ -35,12 +35,11 @@ import torch
 
 from benchmarks.loader_peers import peers
 from benchmarks.result import keep
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.checksums import ChecksumWriter
 from tasks.core.commit import commit
 from tasks.core.config import Config
-from tasks.core.ranges import IN_FLIGHT
+from tasks.core.ranges import IN_FLIGHT, ChecksumWriter
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
@@ -75,7 +74,7 @@ def make(folder: Path, tokens: int) -> None:
             with part.file(name, rows=len(documents)) as file:
                 checked = ChecksumWriter(file)
                 write_shard(cast(BinaryIO, checked), buffer, fmt)
-            with part.file(checksums.checksums_path(name)) as file:
+            with part.file(ranges.checksums_path(name)) as file:
                 file.write(checked.checksums())
     shards = commit(output, "by hand", 1, Config(), [], Report())
     run_stage_in(folder, "tasks.stages.tokens.pack", PackConfig(seq_len=SEQ_LEN), {"shards": shards}, kind="plan")

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.result import keep
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config, canonical_json
@@ -149,7 +149,7 @@ def make_part(store: Store, number: int, name: str) -> float:
     shard = shard_name("web", "train", number, 0)
     tokens = np.split(np.full(int(sizes.sum()), 70, dtype=np.uint16), np.cumsum(sizes)[:-1])
     with outputs["shards"].part(name, conserved=False) as part:
-        with checksums.checksummed_file(part, f"shards/{shard}.arrow", rows=len(kept)) as file:
+        with ranges.checksummed_file(part, f"shards/{shard}.arrow", rows=len(kept)) as file:
             offsets = write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
         started = time.perf_counter()
         entries = zip(uids, kept, offsets.tolist(), sizes.tolist(), strict=True)
@@ -193,7 +193,7 @@ def make_plan(output: Output, shards: ShardSet) -> int:
     parts = {"web": [{"sequences": len(packed.lengths), "first_shard": 0, "last_shard": len(names) - 1}]}
     with output.part("web", conserved=False) as part:
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with checksums.checksummed_file(part, f"plan/{array_name('web', 0, array)}") as file:
+            with ranges.checksummed_file(part, f"plan/{array_name('web', 0, array)}") as file:
                 write_array(file, values)
         with part.file("plan/summary.json") as file:
             summary = {

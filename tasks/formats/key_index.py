@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -88,7 +88,7 @@ def _merge_range(part: Part, payload: tuple[ArtifactFolder, list[str], int, int]
         pieces.append(piece)
     merged = np.concatenate([*pieces, np.empty(0, KEY)])
     merged = merged[np.argsort(merged["key"], kind="stable")]
-    with checksums.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(merged)) as file:
+    with ranges.checksummed_file(part, f"{FOLDER}/{part.name}.bin", rows=len(merged)) as file:
         file.write(merged.tobytes())
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
 from tasks.core.part import Part
@@ -78,9 +78,9 @@ def write_index(part: Part, documents: Iterable[Indexed]) -> None:
     table["offset"] = [document.offset for document in documents]
     table["tokens"] = [document.n_tokens for document in documents]
     stem = f"{FOLDER}/{part.name}"
-    with checksums.checksummed_file(part, f"{stem}-documents.bin", rows=len(table)) as file:
+    with ranges.checksummed_file(part, f"{stem}-documents.bin", rows=len(table)) as file:
         file.write(table.tobytes())
-    with checksums.checksummed_file(part, f"{stem}-urls.bin") as file:
+    with ranges.checksummed_file(part, f"{stem}-urls.bin") as file:
         file.write(b"".join(urls))
     key_index.write_own(part, (word for row, one in enumerate(documents) for word in _words(one, row)))
 

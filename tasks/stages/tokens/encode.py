@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.core import checksums, parquet
+from tasks.core import parquet, ranges
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -97,7 +97,7 @@ class ShardWriter:
         uids, tokens, n_bytes = [r.uid for r in rows], [r.tokens for r in rows], [r.n_bytes for r in rows]
         labels = {column: [row.labels[at] for row in rows] for at, column in enumerate(self._columns)}
         path = f"{FOLDER}/{name}.arrow"
-        with checksums.checksummed_file(self._part, path, rows=len(rows)) as file:
+        with ranges.checksummed_file(self._part, path, rows=len(rows)) as file:
             buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
             offsets = write_shard(file, buffer, self._format).tolist()
         self._entries.extend(

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
@@ -214,7 +214,7 @@ def _pack(
     packed = METHODS[config.method](documents, config.seq_len)
     if len(packed.lengths):
         for array, values in arrays_of(packed.slices, packed.lengths):
-            with checksums.checksummed_file(
+            with ranges.checksummed_file(
                 part, f"{FOLDER}/{array_name(job.source, job.number, array)}", rows=len(values)
             ) as file:
                 write_array(file, values)

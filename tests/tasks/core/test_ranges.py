@@ -14,14 +14,13 @@ from typing import BinaryIO, cast
 import numpy as np
 import pytest
 
-from tasks.core import checksums
+from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.checksums import BLOCK, ChecksumWriter
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.core.range_file import RangeFile
-from tasks.core.ranges import Piece, RangeReader
+from tasks.core.ranges import BLOCK, ChecksumWriter, Piece, RangeReader
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server
@@ -48,7 +47,7 @@ def made(root: str) -> Artifact:
             checked = ChecksumWriter(file)
             for first in range(0, len(DATA), 100_000):
                 checked.write(DATA[first : first + 100_000])
-        with part.file(checksums.checksums_path(PATH)) as file:
+        with part.file(ranges.checksums_path(PATH)) as file:
             file.write(checked.checksums())
     return commit(output, "by hand", 1, Config(), [], Report())
 
@@ -134,7 +133,7 @@ def test_a_range_that_the_file_does_not_have_is_refused(artifact: Artifact) -> N
 
 
 def test_checksums_that_are_damaged_gone_or_were_never_made_are_refused(artifact: Artifact) -> None:
-    path = f"{artifact.path}/{checksums.checksums_path(PATH)}"
+    path = f"{artifact.path}/{ranges.checksums_path(PATH)}"
     with artifact.store.write(path) as file:
         file.write(b"\0" * 176)
     with pytest.raises(InputError, match=r"numbers\.npy is damaged"):
