@@ -6,8 +6,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.core.range_file import RangeFile
-from tasks.core.ranges import Piece, RangeReader
+from tasks.core.ranges import Piece, RangeFile, RangeReader
 
 _RUN, _RUNS = 256, 1024
 """Items that are read together for one of them, and how many such runs stay in memory: binary searches end in one run,

@@ -21,8 +21,7 @@ from torch import Tensor
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import sha256_of_json
 from tasks.core.errors import InputError
-from tasks.core.range_file import RangeFile
-from tasks.core.ranges import Piece, RangeReader
+from tasks.core.ranges import Piece, RangeFile, RangeReader
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan, Slices

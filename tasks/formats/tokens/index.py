@@ -23,8 +23,7 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
 from tasks.core.part import Part
-from tasks.core.range_file import RangeFile
-from tasks.core.ranges import Piece, RangeReader
+from tasks.core.ranges import Piece, RangeFile, RangeReader
 from tasks.formats import key_index
 from tasks.formats.domain import domains_of, host_name
 from tasks.formats.key_index import DOMAIN, ID, URL, KeyIndex, key_of

@@ -19,8 +19,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.core.range_file import RangeFile
-from tasks.core.ranges import BLOCK, ChecksumWriter, Piece, RangeReader
+from tasks.core.ranges import BLOCK, ChecksumWriter, Piece, RangeFile, RangeReader
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server
