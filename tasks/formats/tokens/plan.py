@@ -31,8 +31,7 @@ from tasks.core import npy
 from tasks.core.artifact import Artifact
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
-from tasks.core.range_array import RangeArray
-from tasks.core.ranges import RangeReader
+from tasks.core.ranges import RangeArray, RangeReader
 from tasks.formats.tokens.shard import TokenFormat
 
 FOLDER = "plan"
