@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from tasks.core import npy
 from tasks.core.artifact import Artifact, FileEntry
-from tasks.core.block_cache import BlockCache
+from tasks.core.cache import BlockCache
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.part import Part
