@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from tasks.core import engine as engine_module
-from tasks.core.build import VersionError, check_same
-from tasks.core.engine import dashboard_of, open_engine
+from tasks.core.engine import VersionError, check_same, dashboard_of, open_engine
 from tasks.core.errors import TransientError
 from tests.tasks.core.engine_work import Counted, die, fill, noted
 from tests.waiting import later, until
