@@ -23,8 +23,8 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId, InputRef, PartReco
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, SupersededError
 from tasks.core.part import PARTS, POISON, Part, PartSpec, commit_part, make_part, make_run, part_names
-from tasks.core.progress import Progress
 from tasks.core.store import Store
+from tasks.core.terminal import Progress
 
 log = logging.getLogger("sluice.stage")
 

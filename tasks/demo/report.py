@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.progress import duration
 from tasks.core.store import Store
+from tasks.core.terminal import duration
 from tasks.demo.drive import DagRunStatus
 from tasks.run.trace import render, trace
 from tasks.stages.consolidate.funnel import totals

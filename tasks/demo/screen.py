@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tasks.core.progress import duration
+from tasks.core.terminal import duration
 from tasks.demo.drive import DagRunStatus
 
 PLAIN_S = 10.0

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
-from tasks.core.progress import Progress
 from tasks.core.store import Store
+from tasks.core.terminal import Progress
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import SPLITS, TokenFormat

@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tasks.core.pages import template
-from tasks.core.progress import duration
+from tasks.core.terminal import duration
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.alerts import percentiles
 from tasks.trainer.config import TrainSpec

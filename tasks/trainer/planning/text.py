@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.core.progress import duration
+from tasks.core.terminal import duration
 from tasks.formats.model_card import table
 
 
