@@ -22,7 +22,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM base AS models
 WORKDIR /build
 COPY tasks/__init__.py tasks/
-COPY tasks/core/__init__.py tasks/core/errors.py tasks/core/broken_pipe.py tasks/core/digest.py tasks/core/
+COPY tasks/core/__init__.py tasks/core/errors.py tasks/core/terminal.py tasks/core/digest.py tasks/core/
 COPY tasks/filters/__init__.py tasks/filters/pretrained.py tasks/filters/
 RUN SLUICE_MODELS=/opt/models python -m tasks.filters.pretrained
 

@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
+from tasks.core.terminal import handling_broken_pipe
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,9 +13,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, SluiceError, TransientError
+from tasks.core.terminal import handling_broken_pipe
 
 FOLDER_VARIABLE = "SLUICE_MODELS"
 

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.core.broken_pipe import handling_broken_pipe
 from tasks.core.errors import SluiceError
+from tasks.core.terminal import handling_broken_pipe
 from tasks.run import crawl_cli, pid1, takedown_cli
 from tasks.run.catalogue import STAGES
 

@@ -66,7 +66,7 @@ def test_stages_and_what_looks_at_them_end_without_a_traceback(recipe) -> None:
 
 def test_another_broken_pipe_is_an_error_as_before() -> None:
     program = (
-        "import os\nfrom tasks.core.broken_pipe import handling_broken_pipe\n"
+        "import os\nfrom tasks.core.terminal import handling_broken_pipe\n"
         "def command():\n    read, write = os.pipe()\n    os.close(read)\n    os.write(write, b'x')\n"
         "handling_broken_pipe(command)"
     )
