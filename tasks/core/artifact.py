@@ -17,7 +17,7 @@ from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
-without_pandas.leave_out()  # here, because every process of a stage reads or writes artifacts
+without_pandas.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
 
 RECORD = ".artifact.json"
 

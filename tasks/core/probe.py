@@ -13,8 +13,8 @@ from functools import cache
 from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.store import AlreadyPublished, Store
 
-FOLDER = ".probe"
-LIMIT_S = 40.0
+PROBE_FOLDER = ".probe"
+PROBE_LIMIT_S = 40.0
 """Seconds for which the probe is retried on a store that does not answer."""
 
 
@@ -27,11 +27,11 @@ def probe(root: str) -> None:
         TransientError: the store does not answer.
     """
     store = Store(root, brief=True)
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + PROBE_LIMIT_S
     pause = 0.5
     while True:
         try:
-            _check(store)
+            _check_exclusive(store)
         except TransientError:
             if time.monotonic() + pause > deadline:
                 raise
@@ -41,8 +41,8 @@ def probe(root: str) -> None:
             return
 
 
-def _check(store: Store) -> None:
-    path = f"{FOLDER}/{secrets.token_hex(16)}"
+def _check_exclusive(store: Store) -> None:
+    path = f"{PROBE_FOLDER}/{secrets.token_hex(16)}"
     first = path.encode()
     try:
         store.publish(path, first)

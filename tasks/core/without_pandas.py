@@ -26,7 +26,7 @@ class _Absent:
         return None
 
 
-def leave_out() -> None:
+def leave_out_pandas() -> None:
     """Makes pyarrow try, and fail, to import pandas now; does nothing where pandas is imported already."""
     if "pandas" in sys.modules:
         return

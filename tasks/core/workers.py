@@ -34,7 +34,7 @@ class Watch:
     def begin(self, workers: Workers) -> None:
         """Logs the workers at the start; processes of this machine join a little later."""
         if workers:
-            log.info("%s: %s", self.name, describe(workers))
+            log.info("%s: %s", self.name, workers_text(workers))
         self._known = {address: str(one["name"]) for address, one in workers.items()}
 
     def update(self, workers: Workers) -> None:
@@ -45,7 +45,7 @@ class Watch:
             names = ", ".join(sorted(self._known[address] for address in gone))
             log.warning("%s: worker %s is gone; its parts run again elsewhere", self.name, names)
         if now.keys() != self._known.keys():
-            log.info("%s: %s", self.name, describe(workers))
+            log.info("%s: %s", self.name, workers_text(workers))
         self._known = now
         self._empty_since = None if now else self._empty_since or time.monotonic()
         for address, one in workers.items():
@@ -60,7 +60,7 @@ class Watch:
         if self.lost or self.pauses or self.spilled:
             log.info(
                 "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
-                *(self.name, size(self.peak), size(self.spilled), self.pauses, self.lost),
+                *(self.name, memory_text(self.peak), memory_text(self.spilled), self.pauses, self.lost),
             )
 
     def _update_memory(self, address: str, one: Mapping[str, Any]) -> None:
@@ -75,31 +75,31 @@ class Watch:
             self.pauses += 1
             log.warning(
                 "%s: worker %s has paused at %s of %s; give workers more memory or make parts smaller",
-                *(self.name, one["name"], size(memory), size(int(one.get("memory_limit") or 0))),
+                *(self.name, one["name"], memory_text(memory), memory_text(int(one.get("memory_limit") or 0))),
             )
         if not disk:
             self._spilling.discard(address)
         elif address not in self._spilling:
             self._spilling.add(address)
-            log.info("%s: worker %s spills to disk (%s so far)", self.name, one["name"], size(disk))
+            log.info("%s: worker %s spills to disk (%s so far)", self.name, one["name"], memory_text(disk))
 
 
-def describe(workers: Workers) -> str:
+def workers_text(workers: Workers) -> str:
     """Returns "2 workers, 2 threads, 8.0 GiB (each 4.0 GiB; ...)"."""
     if not workers:
         return "no worker"
     limits = [int(worker.get("memory_limit") or 0) for worker in workers.values()]
     threads = sum(int(worker["nthreads"]) for worker in workers.values())
     low, high = min(limits), max(limits)
-    each = size(low) if low == high else f"{size(low)} to {size(high)}"
-    kept = f"{size(sum(limits))} of memory ({each} each)" if low else "no limit of memory"
+    each = memory_text(low) if low == high else f"{memory_text(low)} to {memory_text(high)}"
+    kept = f"{memory_text(sum(limits))} of memory ({each} each)" if low else "no limit of memory"
     return f"{len(workers)} worker{'s' * (len(workers) > 1)}, {threads} thread{'s' * (threads > 1)}, {kept}"
 
 
-def size(count: int) -> str:
+def memory_text(count: int) -> str:
     """Returns bytes as a person reads them.
 
-    >>> size(0), size(3 << 20), size(5 << 29)
+    >>> memory_text(0), memory_text(3 << 20), memory_text(5 << 29)
     ('0 MiB', '3 MiB', '2.5 GiB')
     """
     return f"{count / 2**30:.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:.0f} MiB"

@@ -19,7 +19,7 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import adopt, commit
 from tasks.core.config import Config
 from tasks.core.errors import SluiceError, StoreError, TransientError
-from tasks.core.probe import FOLDER, probe
+from tasks.core.probe import PROBE_FOLDER, probe
 from tasks.core.stage import Output, Report
 from tasks.core.store import AlreadyPublished, Store
 from tests.s3_server import KINDS, Rule, S3Server
@@ -162,7 +162,7 @@ def test_a_path_cannot_leave_the_store(store: Store) -> None:
 def test_every_store_passes_the_probe_and_keeps_nothing_of_it(store: Store) -> None:
     probe.cache_clear()
     probe(store.root)
-    assert store.list(FOLDER) == []
+    assert store.list(PROBE_FOLDER) == []
 
 
 def test_a_protocol_without_exclusive_creation_is_refused() -> None:
@@ -206,7 +206,7 @@ def test_a_server_that_is_not_there_may_be_there_for_the_next_try(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    monkeypatch.setattr("tasks.core.probe.LIMIT_S", 2.0)
+    monkeypatch.setattr("tasks.core.probe.PROBE_LIMIT_S", 2.0)
     probe.cache_clear()
     with pytest.raises(TransientError, match=r"did not answer.*127\.0\.0\.1:9"):
         probe("s3://sluice/x")
