@@ -3,6 +3,12 @@
 Two guarantees on every file system: a file appears whole or not at all, and of several writers that `publish` one path
 exactly one succeeds. Neither relies on a rename, which object stores do not have: a local file is written under
 another name and linked into place, an object is one PUT.
+
+Check of a store before any work: exclusive creation, on which all commits rely, must work.
+
+Creates one small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
+that ignores If-None-Match (some S3-compatible ones do) lets both writers succeed and would silently lose a committed
+record: such a store is rejected.
 """
 
 import contextlib
@@ -12,14 +18,17 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from tasks.core import remote
 from tasks.core.cache import cached
 from tasks.core.digest import sha256_of
-from tasks.core.errors import SluiceError, StoreError
+from tasks.core.errors import SluiceError, StoreError, TransientError
 
 _ASIDE = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -282,3 +291,50 @@ def open_outside(path: str) -> BinaryIO:
 def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+PROBE_FOLDER = ".probe"
+PROBE_LIMIT_S = 40.0
+"""Seconds for which the probe is retried on a store that does not answer."""
+
+
+@cache
+def probe(root: str) -> None:
+    """Checks the store at `root`.
+
+    Raises:
+        StoreError: no rights, no bucket, another region, no credentials, or conditional writes are ignored.
+        TransientError: the store does not answer.
+    """
+    store = Store(root, brief=True)
+    deadline = time.monotonic() + PROBE_LIMIT_S
+    pause = 0.5
+    while True:
+        try:
+            _check_exclusive(store)
+        except TransientError:
+            if time.monotonic() + pause > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+        else:
+            return
+
+
+def _check_exclusive(store: Store) -> None:
+    path = f"{PROBE_FOLDER}/{secrets.token_hex(16)}"
+    first = path.encode()
+    try:
+        store.publish(path, first)
+        try:
+            store.publish(path, b"second")
+        except AlreadyPublished:
+            if store.read(path) == first:
+                return
+        raise StoreError(
+            f"the store {store.root} ignores conditional writes (If-None-Match), so two writers would both win",
+            "use a server that honours them, such as AWS S3, or a folder",
+        )
+    finally:
+        with suppress(SluiceError):  # it must not hide the result of the probe
+            store.remove(path)

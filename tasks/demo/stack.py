@@ -14,7 +14,7 @@ from collections.abc import Callable
 import psutil
 
 from tasks.core.errors import TransientError
-from tasks.core.probe import probe
+from tasks.core.store import probe
 from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.processes import check_ports, end, marked
 from tasks.demo.status import Status, read_last, read_status

@@ -17,9 +17,8 @@ from tasks.core.artifact import Artifact, InputRef
 from tasks.core.commit import adopt, commit
 from tasks.core.engine import open_engine
 from tasks.core.errors import InputError, SluiceError, StoppedError, SupersededError
-from tasks.core.probe import probe
 from tasks.core.stage import Output
-from tasks.core.store import Store
+from tasks.core.store import Store, probe
 from tasks.run.inputs import CODE, EXTERNAL, ResolvedStage, as_read_by, check_drift, resolve
 from tasks.run.lineage import artifacts_of_version, as_read
 from tasks.run.place import TrainPlace, all_filled, filled

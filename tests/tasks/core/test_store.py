@@ -19,9 +19,8 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.commit import adopt, commit
 from tasks.core.config import Config
 from tasks.core.errors import SluiceError, StoreError, TransientError
-from tasks.core.probe import PROBE_FOLDER, probe
 from tasks.core.stage import Output, Report
-from tasks.core.store import AlreadyPublished, Store
+from tasks.core.store import PROBE_FOLDER, AlreadyPublished, Store, probe
 from tests.s3_server import KINDS, Rule, S3Server
 
 ROOT = Path(__file__).parents[3]
@@ -206,7 +205,7 @@ def test_a_server_that_is_not_there_may_be_there_for_the_next_try(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    monkeypatch.setattr("tasks.core.probe.PROBE_LIMIT_S", 2.0)
+    monkeypatch.setattr("tasks.core.store.PROBE_LIMIT_S", 2.0)
     probe.cache_clear()
     with pytest.raises(TransientError, match=r"did not answer.*127\.0\.0\.1:9"):
         probe("s3://sluice/x")
