@@ -11,13 +11,13 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from tasks.core import parquet, without_pandas
+from tasks.core import parquet
 from tasks.core.config import Config, sha256_of_json
 from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 
-without_pandas.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
+parquet.leave_out_pandas()  # here, because every process of a stage reads or writes artifacts
 
 RECORD = ".artifact.json"
 
