@@ -14,9 +14,9 @@ from tasks.core.errors import DriftError
 from tasks.core.groups import Group, address_of, named_in, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.stage import Inputs, Output
-from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
 from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate.measure import models_of, reads_of
 
 log = logging.getLogger("sluice.annotate")
 
@@ -36,16 +36,6 @@ class RequestedGroup:
     def name(self) -> str:
         """Name of the annotator."""
         return self.group.annotator
-
-
-def reads_of(reader: Annotator, among: Sequence[str]) -> list[str]:
-    """Returns the annotators of `among` whose attributes `reader` reads."""
-    return [other for other in among if other in (*reader.reads, *reader.needs)]
-
-
-def models_of(reader: Annotator, inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
-    """Returns the artifacts with trained models that an annotator reads, by kind; missing ones are left out."""
-    return {kind: inputs[kind] for kind in sorted(reader.trained()) if kind in inputs}
 
 
 def requested_groups(config: AnnotateConfig, inputs: Inputs, version: int) -> dict[str, RequestedGroup]:

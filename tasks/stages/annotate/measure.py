@@ -21,7 +21,6 @@ from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents import mark_of, marked, same_mark
 from tasks.stages.annotate.config import AnnotateConfig
-from tasks.stages.annotate.groups import models_of, reads_of
 
 _COLUMNS = ["id", "text", "source", "url"]
 _ERROR = pa.field("error", pa.string())
@@ -57,6 +56,16 @@ class Found(NamedTuple):
     def slice(self, start: int, length: int) -> "Found":
         """Returns the results of the rows `start` to `start + length`."""
         return Found(self.errors.slice(start, length), self.column.slice(start, length))
+
+
+def reads_of(reader: Annotator, among: Sequence[str]) -> list[str]:
+    """Returns the annotators of `among` whose attributes `reader` reads."""
+    return [other for other in among if other in (*reader.reads, *reader.needs)]
+
+
+def models_of(reader: Annotator, inputs: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """Returns the artifacts with trained models that an annotator reads, by kind; missing ones are left out."""
+    return {kind: inputs[kind] for kind in sorted(reader.trained()) if kind in inputs}
 
 
 def measure_part(work: Pass, task: tuple[str, Sequence[str]]) -> dict[str, PartRecord]:

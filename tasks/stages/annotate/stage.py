@@ -31,8 +31,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
 from tasks.stages.annotate.config import AnnotateConfig
-from tasks.stages.annotate.groups import EXTERNAL, RequestedGroup, existing_groups, models_of, requested_groups
-from tasks.stages.annotate.measure import Pass, measure_part
+from tasks.stages.annotate.groups import EXTERNAL, RequestedGroup, existing_groups, requested_groups
+from tasks.stages.annotate.measure import Pass, measure_part, models_of
 
 log = logging.getLogger("sluice.annotate")
 
