@@ -4,7 +4,7 @@ An artifact is a folder `<store>/<name>/<version>/` with `.artifact.json` beside
 and exactly once: an artifact without its record does not exist. Reads records and the files that they list.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -207,6 +207,13 @@ class Artifact(ArtifactFolder):
                     f"restore it; or remove {store.url(address.path)}, and run the stage that makes it again",
                 )
         return cls(store, address, record)
+
+    def rows(self, path: str, column: str, values: Sequence[str], columns: list[str]) -> pa.Table:
+        """Returns some columns of the rows of a Parquet file in which a column of strings has one of some values."""
+        if self.store.is_local:
+            return self.table(path, columns, parquet.is_one_of(column, values))
+        size = next(entry.bytes for part in self.parts for entry in part.files if entry.path == path)
+        return parquet.rows_of_remote(self.store, f"{self.path}/{path}", size, column, values, columns)
 
     def ref(self, role: str) -> InputRef:
         """Returns the reference to this artifact for the record of a result that is made from it."""

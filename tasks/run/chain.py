@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
-from tasks.core.parquet_ranges import rows_with
 from tasks.core.store import Store
 from tasks.formats.chunks import KIND as CHUNKS
 from tasks.formats.contamination import KIND as CONTAMINATION
@@ -147,7 +146,7 @@ class Chain:
             index = KeyIndex(artifact)
             parts = {index.parts[part] for value in values for part, _ in index.find(column, value)[1]}
             paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]
-        tables = many(lambda path: rows_with(artifact, path, column, values, columns), paths)
+        tables = many(lambda path: artifact.rows(path, column, values, columns), paths)
         names = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
         return [(name, row) for name, table in zip(names, tables, strict=True) for row in table.to_pylist()]
 
@@ -157,7 +156,7 @@ class Chain:
         path = f"{folder}{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return {}
-        rows = rows_with(artifact, path, "id", [doc_id], CAPTURE).to_pylist()
+        rows = artifact.rows(path, "id", [doc_id], CAPTURE).to_pylist()
         return rows[0] if rows else {}
 
     def items_in(self, part: str, doc_id: str) -> list[Found]:
@@ -191,7 +190,7 @@ class Chain:
         path = f"{folder}/{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return []
-        rows: list[Found] = rows_with(artifact, path, key, [doc_id], columns).to_pylist()
+        rows: list[Found] = artifact.rows(path, key, [doc_id], columns).to_pylist()
         return rows
 
 
@@ -236,9 +235,9 @@ def _pages(chain: Chain, entry: Entry) -> Pages | None:
     if extracted is None or documents is None or path not in extracted.files("layout/"):
         return None
     ids = [entry.uid.hex()]
-    found = rows_with(extracted, path, "id", ids, ["layout"]).to_pylist()
-    before = rows_with(extracted, f"documents/{entry.part}.parquet", "id", ids, ["text"]).to_pylist()
-    kept = rows_with(documents, f"kept/{entry.part}.parquet", "id", ids, ["text"]).to_pylist()
+    found = extracted.rows(path, "id", ids, ["layout"]).to_pylist()
+    before = extracted.rows(f"documents/{entry.part}.parquet", "id", ids, ["text"]).to_pylist()
+    kept = documents.rows(f"kept/{entry.part}.parquet", "id", ids, ["text"]).to_pylist()
     if not (found and before and kept):
         return None
     return Pages(before[0]["text"], kept[0]["text"], found[0]["layout"])
