@@ -1,20 +1,17 @@
-"""Stage annotate: documents -> attributes, computed in one pass by the annotators whose groups are missing.
+"""Stage annotate: documents -> attributes, measured in one pass by the annotators whose groups are missing.
 
 Reads `extracted`, and the trained models that annotators declare. The column of one annotator is a group, an artifact
 of its own (`tasks.core.groups`): `<recipe>/measured/<annotator>@<version>`, with the part names and the row order of
-the documents, so that dedup and consolidate join by position. Writes the groups that exist neither at this version nor
-at the source version, and `attributes`: its record refers to all groups of the version, `groups.json` lists their
-content hashes. A new annotator therefore costs its own pass, and a changed setting, file or model the pass of the
-annotators that read it.
+the documents, so that dedup and consolidate join by position. The fingerprint of a group covers what affects it: the
+documents, the annotator's code and settings, the models and files that it reads, and the groups that it reads. A new
+annotator therefore costs its own pass, and a changed setting the pass of the annotators that read it.
+
+Writes the groups that exist neither at this version nor at the source version, and `attributes`: its record refers to
+all groups of the version, and `groups.json` lists their content hashes.
 
 Documents are neither changed nor dropped, and no limit is applied: a changed limit costs the join of consolidate. A
 document on which an annotator fails keeps its row, with a null and the error; annotators that do not read the failed
 attributes still process it.
-
-Selection of the groups of a version: those that the settings request, and those that exist (`tasks.core.groups`).
-
-A group is the column of one annotator. Its fingerprint covers exactly the inputs that affect it: the documents, the
-annotator's code and settings, the models and files that it reads, and the groups whose attributes it reads.
 """
 
 import json
@@ -43,8 +40,14 @@ from tasks.stages.annotate.measure import Pass, measure_part, models_of, reads_o
 
 log = logging.getLogger("sluice.annotate")
 
+VERSION = 6
+"""Of the pass and of the splits that all annotators share; raising it recomputes every group. Changes of one annotator
+raise its own version (`Annotator.version`)."""
+
 EXTERNAL = "annotator:"
 """Prefix of the role of an annotator's external files."""
+
+GROUPS = "groups.json"
 
 
 @dataclass(frozen=True)
@@ -59,98 +62,6 @@ class RequestedGroup:
     def name(self) -> str:
         """Name of the annotator."""
         return self.group.annotator
-
-
-def requested_groups(config: AnnotateConfig, inputs: Inputs, version: int) -> dict[str, RequestedGroup]:
-    """Returns the groups that the settings request, by annotator in the order of `use`.
-
-    Args:
-        config: the stage's settings.
-        inputs: the stage's inputs.
-        version: `VERSION` of the stage.
-    """
-    requested: dict[str, RequestedGroup] = {}
-    for name in config.use:
-        current = annotator(name, config.settings[name])
-        models = models_of(current, inputs)
-        group = Group(
-            annotator=name,
-            code=current.version,
-            settings=config.settings[name],
-            reads={other: requested[other].fingerprint for other in reads_of(current, list(requested))},
-            models={
-                f"{kind}/{model}": _hash_of(artifact, model)
-                for kind, artifact in models.items()
-                for model in current.trained()[kind] or ("",)
-            },
-        )
-        files = [inputs.external[role]] if (role := f"{EXTERNAL}{name}") in inputs.external else []
-        documents = inputs["extracted"].ref("extracted")
-        # `group` has the hashes of the models that are read: other models in the same artifact do not count.
-        group_fingerprint = fingerprint("annotate", version, name, group, [documents, *files])
-        refs = (documents, *(artifact.ref(kind) for kind, artifact in models.items()), *files)
-        requested[name] = RequestedGroup(group, refs, group_fingerprint)
-    return requested
-
-
-def _hash_of(artifact: Artifact, model: str) -> str:
-    """Returns a hash of the files of one model in an artifact, or of all files if `model` is ""."""
-    prefix = f"{model}/" if model else ""
-    files = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefix)]
-    return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))
-
-
-def existing_groups(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str, Artifact]:
-    """Returns the groups that exist with the requested fingerprint, by annotator.
-
-    Looks for them at this version, where an interrupted run may have left some, and at the source version. Removes a
-    group of this version that exists with another fingerprint and that no `attributes` artifact refers to.
-
-    Raises:
-        DriftError: a group exists with another fingerprint at this version, and an artifact refers to it.
-    """
-    found, earlier = {}, [unchanged_groups(attributes) for attributes in output.before]
-    for name, group in groups.items():
-        own = Artifact.find(output.store, address_of(output.address, name))
-        if own and own.record.fingerprint != group.fingerprint:
-            _clear(own, group, output)
-            own = None
-        candidates = (own, *(existing.get(name) for existing in earlier))
-        matching = (other for other in candidates if other and other.record.fingerprint == group.fingerprint)
-        if artifact := next(matching, None):
-            found[name] = artifact
-    return found
-
-
-def _clear(own: Artifact, group: RequestedGroup, output: Output) -> None:
-    users = [artifact for artifact in Ledger(output.store, output.address.name) if _is_made_of(artifact, own)]
-    if users:
-        raise DriftError(
-            f"{own.address} exists with another fingerprint: {_difference(own, group)}; "
-            f"{users[0].address} is made of it",
-            "give this run another version (recipe `version`, --version, or the form's field), or delete both",
-        )
-    log.warning("[%s] clearing what was measured differently: %s", own.address, _difference(own, group))
-    own.remove()
-
-
-def _is_made_of(attributes: Artifact, group: Artifact) -> bool:
-    return str(group.address) in {ref.address for ref in named_in(attributes).values()}
-
-
-def _difference(own: Artifact, group: RequestedGroup) -> str:
-    for path, old, new in changes(own.record.config, group.group.model_dump(mode="json"), ""):
-        return f"{path} was {old!r} and is {new!r}"
-    return "its documents, files or stage version are not what they were"
-
-
-log = logging.getLogger("sluice.annotate")
-
-VERSION = 6
-"""Of the pass and of the splits that all annotators share; raising it recomputes every group. Changes of one annotator
-raise its own version (`Annotator.version`)."""
-
-GROUPS = "groups.json"
 
 
 def external(config: AnnotateConfig) -> dict[str, list[str]]:
@@ -172,8 +83,8 @@ def run(config: AnnotateConfig, inputs: Inputs, output: Output, engine: Engine) 
         InputError: a model is missing, or annotators failed on too many documents.
         DriftError: a group of this version exists with another fingerprint, and an artifact refers to it.
     """
-    groups = requested_groups(config, inputs, VERSION)
-    existing = existing_groups(groups, output)
+    groups = _requested(config, inputs)
+    existing = _existing(groups, output)
     missing = {name: _output(output, group) for name, group in groups.items() if name not in existing}
     note = _note(existing, list(missing), output.version)
     log.info("[%s] %s", output.address, note)
@@ -285,3 +196,80 @@ def _write_index(groups: Mapping[str, RequestedGroup], existing: Mapping[str, Ar
         part.count_in(rows)
         part.count_out(rows)
         file.write(json.dumps(index, indent=1).encode() + b"\n")
+
+
+def _requested(config: AnnotateConfig, inputs: Inputs) -> dict[str, RequestedGroup]:
+    """Returns the groups that the settings request, by annotator in the order of `use`."""
+    requested: dict[str, RequestedGroup] = {}
+    for name in config.use:
+        current = annotator(name, config.settings[name])
+        models = models_of(current, inputs)
+        group = Group(
+            annotator=name,
+            code=current.version,
+            settings=config.settings[name],
+            reads={other: requested[other].fingerprint for other in reads_of(current, list(requested))},
+            models={
+                f"{kind}/{model}": _hash_of(artifact, model)
+                for kind, artifact in models.items()
+                for model in current.trained()[kind] or ("",)
+            },
+        )
+        files = [inputs.external[role]] if (role := f"{EXTERNAL}{name}") in inputs.external else []
+        documents = inputs["extracted"].ref("extracted")
+        # `group` has the hashes of the models that are read: other models in the same artifact do not count.
+        group_fingerprint = fingerprint("annotate", VERSION, name, group, [documents, *files])
+        refs = (documents, *(artifact.ref(kind) for kind, artifact in models.items()), *files)
+        requested[name] = RequestedGroup(group, refs, group_fingerprint)
+    return requested
+
+
+def _hash_of(artifact: Artifact, model: str) -> str:
+    """Returns a hash of the files of one model in an artifact, or of all files if `model` is ""."""
+    prefix = f"{model}/" if model else ""
+    files = [entry for part in artifact.parts for entry in part.files if entry.path.startswith(prefix)]
+    return sha256_of_json(sorted((entry.path, entry.sha256) for entry in files))
+
+
+def _existing(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str, Artifact]:
+    """Returns the groups that exist with the requested fingerprint, by annotator.
+
+    Looks for them at this version, where an interrupted run may have left some, and at the source version. Removes a
+    group of this version that exists with another fingerprint and that no `attributes` artifact refers to.
+
+    Raises:
+        DriftError: a group exists with another fingerprint at this version, and an artifact refers to it.
+    """
+    found, earlier = {}, [unchanged_groups(attributes) for attributes in output.before]
+    for name, group in groups.items():
+        own = Artifact.find(output.store, address_of(output.address, name))
+        if own and own.record.fingerprint != group.fingerprint:
+            _clear(own, group, output)
+            own = None
+        candidates = (own, *(existing.get(name) for existing in earlier))
+        matching = (other for other in candidates if other and other.record.fingerprint == group.fingerprint)
+        if artifact := next(matching, None):
+            found[name] = artifact
+    return found
+
+
+def _clear(own: Artifact, group: RequestedGroup, output: Output) -> None:
+    users = [artifact for artifact in Ledger(output.store, output.address.name) if _is_made_of(artifact, own)]
+    if users:
+        raise DriftError(
+            f"{own.address} exists with another fingerprint: {_difference(own, group)}; "
+            f"{users[0].address} is made of it",
+            "give this run another version (recipe `version`, --version, or the form's field), or delete both",
+        )
+    log.warning("[%s] clearing what was measured differently: %s", own.address, _difference(own, group))
+    own.remove()
+
+
+def _is_made_of(attributes: Artifact, group: Artifact) -> bool:
+    return str(group.address) in {ref.address for ref in named_in(attributes).values()}
+
+
+def _difference(own: Artifact, group: RequestedGroup) -> str:
+    for path, old, new in changes(own.record.config, group.group.model_dump(mode="json"), ""):
+        return f"{path} was {old!r} and is {new!r}"
+    return "its documents, files or stage version are not what they were"
