@@ -17,7 +17,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import resolved
-from tasks.stages.canary import response, verdict
+from tasks.stages.canary import response, statistics
 from tasks.stages.canary.arms import ARMS, RESULT
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.canary.report import figure, markdown
@@ -66,10 +66,10 @@ def decide(config: CanaryConfig, arms: list[dict[str, Any]], results: list[dict[
     sources, bpb = _table(arms, config.seeds, results)
     target = config.target or dict.fromkeys(sources, 1 / len(sources))
     guarded = config.guarded or tuple(sources)
-    comparisons: list[verdict.Comparison] = []
+    comparisons: list[statistics.Comparison] = []
     if len(arms) > 1:
-        comparisons = verdict.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
-    promoted = verdict.winner(comparisons)
+        comparisons = statistics.compare(bpb, names, sources, target, config.confidence, config.guard_share, guarded)
+    promoted = statistics.winner(comparisons)
     shown = promoted or min(comparisons, key=lambda comparison: (comparison.mean, comparison.arm), default=None)
     winner = shown.arm if shown else names[0]
     kept = promoted.arm if promoted else names[0]
@@ -109,7 +109,7 @@ def _table(
 
 
 def _reason(
-    promoted: verdict.Comparison | None, shown: verdict.Comparison | None, current: str, config: CanaryConfig
+    promoted: statistics.Comparison | None, shown: statistics.Comparison | None, current: str, config: CanaryConfig
 ) -> str:
     sure = f"{config.confidence:.0%}"
     if promoted:
@@ -129,7 +129,7 @@ def _rows(
     bpb: NDArray[np.float64],
     sources: list[str],
     scores: NDArray[np.float64],
-    comparisons: list[verdict.Comparison],
+    comparisons: list[statistics.Comparison],
 ) -> list[dict[str, Any]]:
     by_arm = {comparison.arm: comparison for comparison in comparisons}
     rows = []

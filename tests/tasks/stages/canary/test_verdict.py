@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from tasks.stages.canary.verdict import compare, dunnett, winner
+from tasks.stages.canary.statistics import compare, dunnett, winner
 
 SOURCES = ["a", "b", "c"]
 TARGET = {"a": 0.4, "b": 0.3, "c": 0.3}
