@@ -1,7 +1,7 @@
 """Stage decide: results of the arms -> the mixture to train with, and the reason.
 
 Reads `arms` and `canaries` (every arm's `result.json`); writes `mixture.json` {weights, winner, current, interval,
-promoted, reason, confidence, target, arms, response} and `report.md`, and logs `response.png` to the tracker.
+promoted, reason, confidence, target, arms, response} and `report.md`, and logs `statistics.png` to the tracker.
 
 An arm is promoted only if the interval of its paired difference is above 0 and no guarded source regresses; otherwise
 the current mixture is kept. See `verdict` for the statistics and `response` for the fit.
@@ -17,7 +17,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import resolved
-from tasks.stages.canary import response, statistics
+from tasks.stages.canary import statistics
 from tasks.stages.canary.arms import ARMS, RESULT
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.canary.report import figure, markdown
@@ -164,7 +164,7 @@ def _response(
     weights = np.array([[arm["weights"].get(source, 0.0) for source in sources] for arm in arms])
     if len(arms) < 3 or len(sources) < 2 or not weights.any():
         return None
-    fitted = response.fit(weights, bpb, sources, target)
+    fitted = statistics.fit(weights, bpb, sources, target)
     # Bounded by the largest share of each source in any arm: the fit must not extrapolate.
     best = fitted.best(weights.max(0))
     return {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.stages.canary.response import fit
+from tasks.stages.canary.statistics import fit
 
 SOURCES = ["a", "b", "c"]
 TARGET = {"a": 0.2, "b": 0.5, "c": 0.3}
