@@ -7,8 +7,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.stages.canary.config import CanaryConfig
-from tasks.stages.canary.decide import decide
-from tasks.stages.canary.report import figure, markdown
+from tasks.stages.canary.decide import decide, figure, markdown
 
 WEIGHTS = [
     {"code": 0.5, "web": 0.5}, {"code": 0.3, "web": 0.7}, {"code": 0.8, "web": 0.2}, {"code": 0.1, "web": 0.9},
