@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tasks.formats.charset import decode
-from tasks.formats.url import host_of
+from tasks.formats.web.url import host_of
 
 _WORD = re.compile(r"\w+")
 

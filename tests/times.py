@@ -88,7 +88,7 @@ def room(nodeid: str) -> str:
 
     >>> room("tests/tasks/stages/crawl/hostile/test_dns.py::test_a")
     'tests/tasks/stages/crawl'
-    >>> room("tasks/formats/url.py::tasks.formats.url.host")
+    >>> room("tasks/formats/web/url.py::tasks.formats.web.url.host")
     'doctests'
     """
     folders = nodeid.partition("::")[0].split("/")[:-1]

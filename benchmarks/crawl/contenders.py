@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result import peer_python
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import re
 
 import ada_url
 
-from tasks.formats.url import MAX_CRAWLED_URL, authority
+from tasks.formats.web.url import MAX_CRAWLED_URL, authority
 
 # Parameters that name a click, a campaign or a visit, never a page. The first two lines are written by advertising and
 # mail tools into every link that they send out; the last two are session ids, recognised by their value where the name

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.formats.canonical_url import canonical
-from tasks.formats.url import authority, key, split_port
+from tasks.formats.web.url import authority, key, split_port
 
 _LIST = ".tld_set_snapshot"
 _PRIVATE_RULES = "// ===BEGIN PRIVATE DOMAINS==="

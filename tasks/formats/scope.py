@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tasks.formats.canonical_url import canonical
 from tasks.formats.tombstones import NOTHING, TAKEDOWN, Tombstones
-from tasks.formats.url import authority, bare
+from tasks.formats.web.url import authority, bare
 
 _KNOWN_HOSTS = 1 << 16
 

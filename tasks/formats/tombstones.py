@@ -27,7 +27,7 @@ from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
-from tasks.formats.url import authority, bare, split_port
+from tasks.formats.web.url import authority, bare, split_port
 
 TAKEDOWN = "takedown"
 """Kind of the artifacts with tombstones, and the reason of rows that they cover."""

@@ -26,7 +26,7 @@ from tasks.demo import site
 from tasks.demo.drive import Chain
 from tasks.formats.tokens import marks
 from tasks.formats.tombstones import TAKEDOWN
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 from tasks.run.audit import audit
 from tasks.run.trace import trace
 from tests.system.browser import logged_in, needs_chromium, trigger

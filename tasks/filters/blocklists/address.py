@@ -10,7 +10,7 @@ from itertools import islice
 
 import ada_url
 
-from tasks.formats.url import authority, bare, split_port, target
+from tasks.formats.web.url import authority, bare, split_port, target
 
 _MOST = 24
 """Domains and beginnings of the path that are looked up. The shallow ones come first, since lists contain these:

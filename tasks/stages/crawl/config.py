@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, absolute
-from tasks.formats.url import web_parts
+from tasks.formats.web.url import web_parts
 from tasks.stages.crawl.render_config import RenderConfig
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")

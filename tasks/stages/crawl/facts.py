@@ -18,7 +18,7 @@ from tasks.formats import tombstones
 from tasks.formats.domain import domain_of, link
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
 from tasks.formats.robots.tdmrep import Reservations
-from tasks.formats.url import host_and_port, origin_of
+from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, generations
 from tasks.stages.crawl.db.due import due_of

@@ -24,8 +24,8 @@ from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.domain import owner_of
 from tasks.formats.tombstones import tombstones_of
-from tasks.formats.url import authority
 from tasks.formats.warc.record import PAGE_STATUSES
+from tasks.formats.web.url import authority
 from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog

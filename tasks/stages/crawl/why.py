@@ -13,7 +13,7 @@ from tasks.core.store import Store
 from tasks.formats.canonical_url import canonical
 from tasks.formats.scope import Scope
 from tasks.formats.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
-from tasks.formats.url import is_trap
+from tasks.formats.web.url import is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.facts import Facts, Sources

@@ -22,7 +22,7 @@ from tasks.formats.canonical_url import canonical
 from tasks.formats.dedup_index import CAPTURE, CAPTURES, PREFERENCE
 from tasks.formats.row_ids import part_of, row_ids_of, row_of
 from tasks.formats.sorted_runs import Buckets
-from tasks.formats.url import bare
+from tasks.formats.web.url import bare
 from tasks.stages.dedup.workspace import RECAPTURED, Workspace, packed
 
 FOLDER = "preference"

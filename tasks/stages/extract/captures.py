@@ -14,10 +14,10 @@ from typing import BinaryIO
 from fastwarc import WarcRecordType
 
 from tasks.formats.text import clean
-from tasks.formats.url import MAX_CAPTURED_URL, web_parts
 from tasks.formats.warc.payload import Digest
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Record
+from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import Sent, captured

@@ -21,8 +21,8 @@ from tasks.formats.external_files import SourceFile
 from tasks.formats.json_rows import rows as json_rows
 from tasks.formats.packing import ZIP, other_kind
 from tasks.formats.text import clean
-from tasks.formats.url import MAX_CAPTURED_URL
 from tasks.formats.warc.payload import payload_digest, quick_digest
+from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract import beside
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource

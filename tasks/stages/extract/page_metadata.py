@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 from resiliparse.parse.html import HTMLTree
 
 from tasks.formats.text import clean
-from tasks.formats.url import MAX_CANONICAL_URL
+from tasks.formats.web.url import MAX_CANONICAL_URL
 
 # Names under which pages give their date of publication, best first: Open Graph's article (ogp.me), schema.org,
 # Dublin Core (RFC 5013), Google Scholar's and what publishing systems write.

@@ -41,8 +41,8 @@ from tasks.formats.dedup_index import index_of
 from tasks.formats.documents import DOCUMENT, REJECTED, document_id
 from tasks.formats.external_files import SourceFile
 from tasks.formats.tombstones import tombstones_of
-from tasks.formats.url import host_of
 from tasks.formats.warc.archive import warc_files
+from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import WEB, ExtractConfig

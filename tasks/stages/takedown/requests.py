@@ -8,7 +8,7 @@ from tasks.core.errors import InputError
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import is_public_suffix
 from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 from tasks.stages.takedown.config import TakedownConfig
 
 _ID = re.compile(r"[0-9a-f]{32}")

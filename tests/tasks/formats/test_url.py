@@ -7,7 +7,7 @@ import tldextract
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import is_public_suffix, partition, registered_domain
 from tasks.formats.scope import Scope
-from tasks.formats.url import (
+from tasks.formats.web.url import (
     MAX_CANONICAL_URL,
     MAX_CAPTURED_URL,
     MAX_CRAWLED_URL,

@@ -46,7 +46,7 @@ HOST_OF_URL = "split_part(url, '/', 3)"
 
 URLS = pa.schema(
     [
-        pa.field("key", pa.uuid()),  # tasks.formats.url.key; as a UUID because DuckDB joins those as integers
+        pa.field("key", pa.uuid()),  # tasks.formats.web.url.key; as a UUID because DuckDB joins those as integers
         pa.field("url", pa.string()),
         pa.field("status", pa.string()),
         pa.field("reason", pa.string()),  # of the last try without a capture

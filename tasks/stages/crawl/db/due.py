@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tasks.formats.url import authority, key
+from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.policy import Policy
 

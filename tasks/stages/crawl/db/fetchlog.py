@@ -39,7 +39,7 @@ CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
 
 FETCH_LOG = pa.schema(
     [
-        pa.field("key", pa.uuid(), nullable=False),  # tasks.formats.url.key
+        pa.field("key", pa.uuid(), nullable=False),  # tasks.formats.web.url.key
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),  # with port where it is not the scheme's default
         pa.field("depth", pa.int32(), nullable=False),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.stage import Part
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 from tasks.stages.crawl.db.crawldb import ROBOTS
 from tasks.stages.crawl.hosts.politeness import HostClock
 from tasks.stages.crawl.hosts.rules import HostRobots

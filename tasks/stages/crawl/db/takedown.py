@@ -9,7 +9,7 @@ from datetime import datetime
 import duckdb
 
 from tasks.formats.tombstones import TAKEDOWN, Tombstones
-from tasks.formats.url import key
+from tasks.formats.web.url import key
 from tasks.stages.crawl.db import crawldb, duck
 
 _MARKED = f"""

@@ -19,8 +19,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from tasks.formats.domain import Link, link, owner_of
 from tasks.formats.scope import Scope
-from tasks.formats.url import authority, bare
 from tasks.formats.warc.record import PAGE_STATUSES
+from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import CAPTURED, SITEMAP, Outcome

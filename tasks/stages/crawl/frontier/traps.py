@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from tasks.formats.domain import Link
-from tasks.formats.url import authority, is_trap
+from tasks.formats.web.url import authority, is_trap
 from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.dates import date_page

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from tasks.core.part import POISON
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import Link, link
-from tasks.formats.url import authority, key, origin_of
 from tasks.formats.warc.record import PAGE_STATUSES
+from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import (

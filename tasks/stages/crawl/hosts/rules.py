@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from tasks.formats.canonical_url import canonical
 from tasks.formats.robots.lines import MAX_BYTES, beginning
 from tasks.formats.robots.tdmrep import TDMREP, Reservations
-from tasks.formats.url import authority, origin_of
+from tasks.formats.web.url import authority, origin_of
 from tasks.stages.crawl.hosts.memory import Entry, Memory, packed, unpacked
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, crawl_delay
 from tasks.stages.crawl.hosts.sitefile import LIFE_S, MAX_REDIRECTS, UNUSABLE, Later, SiteFiles, Unavailable

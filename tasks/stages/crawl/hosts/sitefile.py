@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tasks.formats.canonical_url import canonical
 from tasks.formats.content_encoding import decode
 from tasks.formats.robots.lines import MAX_BYTES
-from tasks.formats.url import authority, origin_of
+from tasks.formats.web.url import authority, origin_of
 from tasks.stages.crawl.hosts.memory import packed, unpacked
 from tasks.stages.crawl.hosts.politeness import Host, Politeness, retry_after
 from tasks.stages.crawl.http.address import PORT, PRIVATE

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Protocol, TypedDict
 
-from tasks.formats.url import authority, host_and_port
+from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import INSIDE_NAMES, is_loopback
 from tasks.stages.crawl.http.grants import WEB_PORTS, Grants, Network, is_metadata, within
 

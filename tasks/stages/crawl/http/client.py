@@ -15,8 +15,8 @@ from functools import cached_property
 from types import TracebackType
 
 from tasks.formats.content_encoding import ACCEPTED_CODINGS
-from tasks.formats.url import authority, host_and_port, target
 from tasks.formats.warc.payload import payload_digest
+from tasks.formats.web.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.stages.crawl.http.clock import Clock

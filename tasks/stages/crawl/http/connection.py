@@ -10,7 +10,7 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from tasks.formats.url import host_and_port, origin_of
+from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.dial import LookUpError, dialled

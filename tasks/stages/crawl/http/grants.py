@@ -7,7 +7,7 @@ page of another host or through a forged DNS answer. Addresses of cloud metadata
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from tasks.formats.url import host_and_port
+from tasks.formats.web.url import host_and_port
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -48,7 +48,7 @@ class Grants:
         return self._networks.get((host.strip("[]"), port)) if self._networks else None
 
     def only(self, host: str) -> "Grants":
-        """Returns the grants of one host (`tasks.formats.url.authority`), for requests of its pages."""
+        """Returns the grants of one host (`tasks.formats.web.url.authority`), for requests of its pages."""
         name, port = host_and_port(f"http://{host}/")
         found = Grants()
         for one in WEB_PORTS if port is None else (port,):

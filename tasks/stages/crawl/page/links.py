@@ -16,7 +16,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from tasks.formats.charset import with_source
 from tasks.formats.domain import Link
 from tasks.formats.robots.tag import Directives, directives
-from tasks.formats.url import MAX_CRAWLED_URL
+from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.page.defuse import ANCHOR, as_written, defused
 from tasks.stages.crawl.page.resolve import MAX_LINKS, address, links_of
 

@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import Link, link
-from tasks.formats.url import MAX_CRAWLED_URL, origin_of
+from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
 from tasks.stages.crawl.page.defuse import as_written
 
 MAX_LINKS = 5000

@@ -12,7 +12,7 @@ from typing import Literal
 
 from tasks.formats.canonical_url import canonical
 from tasks.formats.content_encoding import Unpacked
-from tasks.formats.url import MAX_CRAWLED_URL
+from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.page.xml_stream import XmlStream, local_name, text_of
 
 # The protocol's own limits: 50,000 URLs and 50 MB without compression.

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from tasks.formats.url import MAX_CRAWLED_URL
+from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.http.response import Headers
 
 Terms = Iterable[tuple[str, str]]

@@ -19,7 +19,7 @@ from playwright.async_api import Browser as Chromium
 from playwright.async_api import Error, Playwright, ViewportSize, async_playwright
 
 from tasks.core.errors import InputError, TransientError
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 from tasks.stages.crawl.render.guard import Guard
 from tasks.stages.crawl.render.page import PageError, PageView, Shown
 from tasks.stages.crawl.render.proxy import Proxy

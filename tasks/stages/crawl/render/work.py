@@ -21,7 +21,7 @@ from tasks.formats.canonical_url import canonical
 from tasks.formats.domain import link
 from tasks.formats.robots.tag import directives
 from tasks.formats.scope import Scope
-from tasks.formats.url import authority, key, origin_of
+from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import GONE, RETRY, SUCCESS, Outcome
 from tasks.stages.crawl.hosts.politeness import Politeness

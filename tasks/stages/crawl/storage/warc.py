@@ -15,8 +15,8 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from tasks.formats.url import authority, split_port, target
 from tasks.formats.warc.payload import payload_digest, sha1_label
+from tasks.formats.web.url import authority, split_port, target
 from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.gzip_member import member

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.formats.domain import link
 from tasks.formats.scope import Scope
-from tasks.formats.url import authority, key
+from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome

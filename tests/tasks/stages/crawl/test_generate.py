@@ -7,7 +7,7 @@ import pytest
 from crawl_cycle import Cycle
 
 from tasks.formats.scope import Scope
-from tasks.formats.url import key
+from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db.due import attach, due_of

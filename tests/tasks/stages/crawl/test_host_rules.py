@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts import memory
 from tasks.stages.crawl.hosts.politeness import Politeness

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.formats.domain import domain_of, link
 from tasks.formats.scope import Scope
-from tasks.formats.url import authority, key
+from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.formats.canonical_url import canonical
 from tasks.formats.scope import Scope
-from tasks.formats.url import key
+from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.http.client import Answer

@@ -11,7 +11,7 @@ from aiohttp import web
 from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.formats.url import key
+from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, merge
 from tasks.stages.crawl.db.crawldb import DAY_S, URLS

@@ -18,8 +18,8 @@ from tasks.core.artifact import ArtifactId
 from tasks.core.errors import StoreError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.formats.url import key
 from tasks.formats.warc import archive
+from tasks.formats.web.url import key
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import GONE, SUCCESS, Outcome

@@ -6,7 +6,7 @@ from crawl_cycle import Cycle
 from crawl_site import Site
 
 from tasks.core.store import Store
-from tasks.formats.url import authority
+from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.why import why

@@ -20,7 +20,7 @@ from tasks.core.commit import commit
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.url import authority, key
+from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome, to_links, to_table
 from tasks.stages.crawl.http.client import Answer
