@@ -4,16 +4,10 @@ The results are the same everywhere; only this module imports Dask. Processes of
 (`SubprocessCluster`, about 4 s to start): plain multiprocessing cannot start children inside an Airflow task.
 
 A cluster may grow, shrink, lose workers or its scheduler while a stage runs. Items without a result run again, which is
-safe because a part is committed once, whichever worker makes it.
+safe because a part is committed once, whichever worker makes it. Two pyarrow versions write different Parquet bytes and
+two Sluice wheels different rows, so a cluster of other versions is rejected before any work.
 
-Versions that determine the bytes of an artifact, compared between the processes of a run.
-
-Two pyarrow versions write different Parquet bytes and two Sluice wheels different rows, so a cluster of other versions
-is rejected before any work. Reads the metadata of installed packages and the sources of `tasks`.
-
-Log of the workers of a cluster: number, memory, and which of them spill, pause or are lost.
-
-Writes to the log only, never to artifacts: it differs from run to run.
+Reads the metadata of installed packages and the sources of `tasks`. Writes to the log alone.
 """
 
 import contextlib
@@ -32,102 +26,7 @@ from tasks.core.errors import SluiceError, TransientError
 from tasks.core.extensions import packages
 
 log = logging.getLogger("sluice.engine")
-
 Workers = Mapping[str, Mapping[str, Any]]
-
-
-class Watch:
-    """Monitor of the workers of one cluster; logs changes.
-
-    Args:
-        name: the cluster, as named in the log.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lost = 0
-        self.pauses = 0
-        self.spilled = 0
-        self.peak = 0
-        self._known: dict[str, str] = {}
-        self._spilling: set[str] = set()
-        self._paused: set[str] = set()
-        self._empty_since: float | None = None
-
-    def begin(self, workers: Workers) -> None:
-        """Logs the workers at the start; processes of this machine join a little later."""
-        if workers:
-            log.info("%s: %s", self.name, workers_text(workers))
-        self._known = {address: str(one["name"]) for address, one in workers.items()}
-
-    def update(self, workers: Workers) -> None:
-        """Compares the current list of workers with the last one and logs the differences."""
-        now = {address: str(one["name"]) for address, one in workers.items()}
-        if gone := self._known.keys() - now.keys():
-            self.lost += len(gone)
-            names = ", ".join(sorted(self._known[address] for address in gone))
-            log.warning("%s: worker %s is gone; its parts run again elsewhere", self.name, names)
-        if now.keys() != self._known.keys():
-            log.info("%s: %s", self.name, workers_text(workers))
-        self._known = now
-        self._empty_since = None if now else self._empty_since or time.monotonic()
-        for address, one in workers.items():
-            self._update_memory(address, one)
-
-    def seconds_without_workers(self) -> float:
-        """Returns for how many seconds the cluster has had no worker at all."""
-        return time.monotonic() - self._empty_since if self._empty_since is not None else 0.0
-
-    def end(self) -> None:
-        """Logs a summary where workers were lost, paused or spilled."""
-        if self.lost or self.pauses or self.spilled:
-            log.info(
-                "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
-                *(self.name, memory_text(self.peak), memory_text(self.spilled), self.pauses, self.lost),
-            )
-
-    def _update_memory(self, address: str, one: Mapping[str, Any]) -> None:
-        metrics = one.get("metrics") or {}
-        memory = int(metrics.get("memory") or 0)
-        disk = int((metrics.get("spilled_bytes") or {}).get("disk") or 0)
-        self.peak, self.spilled = max(self.peak, memory), max(self.spilled, disk)
-        if one.get("status") != "paused":
-            self._paused.discard(address)
-        elif address not in self._paused:
-            self._paused.add(address)
-            self.pauses += 1
-            log.warning(
-                "%s: worker %s has paused at %s of %s; give workers more memory or make parts smaller",
-                *(self.name, one["name"], memory_text(memory), memory_text(int(one.get("memory_limit") or 0))),
-            )
-        if not disk:
-            self._spilling.discard(address)
-        elif address not in self._spilling:
-            self._spilling.add(address)
-            log.info("%s: worker %s spills to disk (%s so far)", self.name, one["name"], memory_text(disk))
-
-
-def workers_text(workers: Workers) -> str:
-    """Returns "2 workers, 2 threads, 8.0 GiB (each 4.0 GiB; ...)"."""
-    if not workers:
-        return "no worker"
-    limits = [int(worker.get("memory_limit") or 0) for worker in workers.values()]
-    threads = sum(int(worker["nthreads"]) for worker in workers.values())
-    low, high = min(limits), max(limits)
-    each = memory_text(low) if low == high else f"{memory_text(low)} to {memory_text(high)}"
-    kept = f"{memory_text(sum(limits))} of memory ({each} each)" if low else "no limit of memory"
-    return f"{len(workers)} worker{'s' * (len(workers) > 1)}, {threads} thread{'s' * (threads > 1)}, {kept}"
-
-
-def memory_text(count: int) -> str:
-    """Returns bytes as a person reads them.
-
-    >>> memory_text(0), memory_text(3 << 20), memory_text(5 << 29)
-    ('0 MiB', '3 MiB', '2.5 GiB')
-    """
-    return f"{count / 2**30:.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:.0f} MiB"
-
-
 PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
 """Packages whose versions must be equal; of Python the first two numbers."""
 
@@ -144,87 +43,13 @@ EXTENSIONS = "extensions"
 """Key of the packages that provide filters and parsers, with their versions."""
 
 Versions = Mapping[str, str | None]
-
-
-class VersionError(SluiceError):
-    """Processes that must run the same code run different versions."""
-
-
-def code_digest() -> str:
-    """Returns 12 hex digits over the sources of the installed `tasks` package."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    sources = (path for path in root.rglob("*") if path.suffix in SOURCES and root / DEMO not in path.parents)
-    for path in sorted(sources):
-        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def build_here() -> dict[str, str | None]:
-    """Returns the versions of this process: of each package, the digest of the code, and the extensions."""
-    return {**{package: _version(package) for package in PACKAGES}, **sluice_build()}
-
-
-def sluice_build() -> dict[str, str]:
-    """Returns the versions of Sluice itself in this process: the digest of its code, and its extensions."""
-    return {CODE: code_digest(), EXTENSIONS: packages()}
-
-
-@cache
-def require(build: frozenset[tuple[str, str | None]], name: str) -> None:
-    """Checks that this process runs `build` (the items of another's `build_here`); once per process and build.
-
-    Raises:
-        VersionError: it runs another; the message names it `name`.
-    """
-    check_same(dict(build), {name: build_here()}, "the Dask cluster")
-
-
-def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> None:
-    """Compares the versions of this process with those of others.
-
-    Args:
-        here: package to version, of this process.
-        there: the same of each other process, by a name that identifies it for a person.
-        cluster: the cluster of these processes, for the message.
-
-    Raises:
-        VersionError: one differs; names the first process with both versions, and how many more differ.
-    """
-    differences = [
-        f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
-        f"this task has {_short(package, here.get(package))}"
-        for name, versions in there.items()
-        for package in (*PACKAGES, CODE, EXTENSIONS)
-        if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
-    ]
-    if differences:
-        more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
-        raise VersionError(
-            f"{cluster} runs other versions: {differences[0]}{more}",
-            "start its scheduler and workers from the same image or wheel as Airflow, or empty [place.dask] address",
-        )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return ".".join(map(str, sys.version_info)) if package == "python" else version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _short(package: str, full: str | None) -> str | None:
-    return ".".join(full.split(".")[:2]) if package == "python" and full else full
-
-
-log = logging.getLogger("sluice.engine")
-
 _CONNECT_S = 30
 """Longest wait for a scheduler to answer, at first and again after it was lost."""
+
 _GLANCE_S = 3
 _WORKERS_S = 50
 """Longest wait for the first worker, and longest time that a stage continues with no worker at all."""
+
 _LOOK_S = 5.0
 _POLL_S = 0.02
 _LOSSES = 3
@@ -244,6 +69,35 @@ class Engine:
         """Yields (index of the item, result) as results arrive, in any order; raises what `fn` raises."""
         for index, item in enumerate(items):
             yield index, fn(item)
+
+
+class Processes(Engine):
+    """Runs a function over items in processes of this machine, which start with the first item.
+
+    So a stage without parts, such as a training, starts none.
+
+    Args:
+        workers: number of processes.
+        started: exit stack that ends them.
+    """
+
+    def __init__(self, workers: int, started: contextlib.ExitStack) -> None:
+        self.name = f"{workers} processes"
+        self._workers = workers
+        self._started = started
+        self._engine: Engine | None = None
+
+    @property
+    def workers(self) -> int:
+        """See `Engine.workers`."""
+        return self._workers
+
+    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """See `DaskEngine.map`."""
+        if items and self._engine is None:
+            self._engine = self._started.enter_context(_processes(self._workers))
+        if self._engine is not None:
+            yield from self._engine.map(fn, items)
 
 
 class _Lost(Exception):
@@ -365,43 +219,6 @@ class DaskEngine(Engine):
         )
 
 
-class Processes(Engine):
-    """Runs a function over items in processes of this machine, which start with the first item.
-
-    So a stage without parts, such as a training, starts none.
-
-    Args:
-        workers: number of processes.
-        started: exit stack that ends them.
-    """
-
-    def __init__(self, workers: int, started: contextlib.ExitStack) -> None:
-        self.name = f"{workers} processes"
-        self._workers = workers
-        self._started = started
-        self._engine: Engine | None = None
-
-    @property
-    def workers(self) -> int:
-        """See `Engine.workers`."""
-        return self._workers
-
-    def map(self, fn: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """See `DaskEngine.map`."""
-        if items and self._engine is None:
-            self._engine = self._started.enter_context(_processes(self._workers))
-        if self._engine is not None:
-            yield from self._engine.map(fn, items)
-
-
-def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
-    from distributed import get_worker
-
-    # Here, too: a worker may have joined after the cluster was checked, and its bytes would be committed.
-    require(build, f"worker {get_worker().name}")
-    return fn(item)
-
-
 @contextlib.contextmanager
 def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
     """Opens the engine that a place configures, and closes it.
@@ -421,6 +238,14 @@ def open_engine(address: str = "", workers: int = 0) -> Iterator[Engine]:
             yield Processes(workers, started)
     else:
         yield Engine()
+
+
+def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str | None]]) -> Any:
+    from distributed import get_worker
+
+    # Here, too: a worker may have joined after the cluster was checked, and its bytes would be committed.
+    require(build, f"worker {get_worker().name}")
+    return fn(item)
 
 
 def dashboard_of(address: str) -> str:
@@ -497,3 +322,167 @@ def _processes(workers: int) -> Iterator[Engine]:
         engine = DaskEngine(client, f"{workers} processes")
         yield engine
         engine.end()
+
+
+class VersionError(SluiceError):
+    """Processes that must run the same code run different versions."""
+
+
+def build_here() -> dict[str, str | None]:
+    """Returns the versions of this process: of each package, the digest of the code, and the extensions."""
+    return {**{package: _version(package) for package in PACKAGES}, **sluice_build()}
+
+
+def sluice_build() -> dict[str, str]:
+    """Returns the versions of Sluice itself in this process: the digest of its code, and its extensions."""
+    return {CODE: code_digest(), EXTENSIONS: packages()}
+
+
+def code_digest() -> str:
+    """Returns 12 hex digits over the sources of the installed `tasks` package."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    sources = (path for path in root.rglob("*") if path.suffix in SOURCES and root / DEMO not in path.parents)
+    for path in sorted(sources):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def require(build: frozenset[tuple[str, str | None]], name: str) -> None:
+    """Checks that this process runs `build` (the items of another's `build_here`); once per process and build.
+
+    Raises:
+        VersionError: it runs another; the message names it `name`.
+    """
+    check_same(dict(build), {name: build_here()}, "the Dask cluster")
+
+
+def check_same(here: Versions, there: Mapping[str, Versions], cluster: str) -> None:
+    """Compares the versions of this process with those of others.
+
+    Args:
+        here: package to version, of this process.
+        there: the same of each other process, by a name that identifies it for a person.
+        cluster: the cluster of these processes, for the message.
+
+    Raises:
+        VersionError: one differs; names the first process with both versions, and how many more differ.
+    """
+    differences = [
+        f"{name} has {package} {_short(package, versions.get(package)) or 'not at all'}, "
+        f"this task has {_short(package, here.get(package))}"
+        for name, versions in there.items()
+        for package in (*PACKAGES, CODE, EXTENSIONS)
+        if package in versions and _short(package, versions[package]) != _short(package, here.get(package))
+    ]
+    if differences:
+        more = f" (and {len(differences) - 1} more differences)" if differences[1:] else ""
+        raise VersionError(
+            f"{cluster} runs other versions: {differences[0]}{more}",
+            "start its scheduler and workers from the same image or wheel as Airflow, or empty [place.dask] address",
+        )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return ".".join(map(str, sys.version_info)) if package == "python" else version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _short(package: str, full: str | None) -> str | None:
+    return ".".join(full.split(".")[:2]) if package == "python" and full else full
+
+
+class Watch:
+    """Monitor of the workers of one cluster; logs changes.
+
+    Args:
+        name: the cluster, as named in the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lost = 0
+        self.pauses = 0
+        self.spilled = 0
+        self.peak = 0
+        self._known: dict[str, str] = {}
+        self._spilling: set[str] = set()
+        self._paused: set[str] = set()
+        self._empty_since: float | None = None
+
+    def begin(self, workers: Workers) -> None:
+        """Logs the workers at the start; processes of this machine join a little later."""
+        if workers:
+            log.info("%s: %s", self.name, workers_text(workers))
+        self._known = {address: str(one["name"]) for address, one in workers.items()}
+
+    def update(self, workers: Workers) -> None:
+        """Compares the current list of workers with the last one and logs the differences."""
+        now = {address: str(one["name"]) for address, one in workers.items()}
+        if gone := self._known.keys() - now.keys():
+            self.lost += len(gone)
+            names = ", ".join(sorted(self._known[address] for address in gone))
+            log.warning("%s: worker %s is gone; its parts run again elsewhere", self.name, names)
+        if now.keys() != self._known.keys():
+            log.info("%s: %s", self.name, workers_text(workers))
+        self._known = now
+        self._empty_since = None if now else self._empty_since or time.monotonic()
+        for address, one in workers.items():
+            self._update_memory(address, one)
+
+    def seconds_without_workers(self) -> float:
+        """Returns for how many seconds the cluster has had no worker at all."""
+        return time.monotonic() - self._empty_since if self._empty_since is not None else 0.0
+
+    def end(self) -> None:
+        """Logs a summary where workers were lost, paused or spilled."""
+        if self.lost or self.pauses or self.spilled:
+            log.info(
+                "%s: at most %s in one worker, %s spilled to disk, %d pauses for memory, %d workers gone",
+                *(self.name, memory_text(self.peak), memory_text(self.spilled), self.pauses, self.lost),
+            )
+
+    def _update_memory(self, address: str, one: Mapping[str, Any]) -> None:
+        metrics = one.get("metrics") or {}
+        memory = int(metrics.get("memory") or 0)
+        disk = int((metrics.get("spilled_bytes") or {}).get("disk") or 0)
+        self.peak, self.spilled = max(self.peak, memory), max(self.spilled, disk)
+        if one.get("status") != "paused":
+            self._paused.discard(address)
+        elif address not in self._paused:
+            self._paused.add(address)
+            self.pauses += 1
+            log.warning(
+                "%s: worker %s has paused at %s of %s; give workers more memory or make parts smaller",
+                *(self.name, one["name"], memory_text(memory), memory_text(int(one.get("memory_limit") or 0))),
+            )
+        if not disk:
+            self._spilling.discard(address)
+        elif address not in self._spilling:
+            self._spilling.add(address)
+            log.info("%s: worker %s spills to disk (%s so far)", self.name, one["name"], memory_text(disk))
+
+
+def workers_text(workers: Workers) -> str:
+    """Returns "2 workers, 2 threads, 8.0 GiB (each 4.0 GiB; ...)"."""
+    if not workers:
+        return "no worker"
+    limits = [int(worker.get("memory_limit") or 0) for worker in workers.values()]
+    threads = sum(int(worker["nthreads"]) for worker in workers.values())
+    low, high = min(limits), max(limits)
+    each = memory_text(low) if low == high else f"{memory_text(low)} to {memory_text(high)}"
+    kept = f"{memory_text(sum(limits))} of memory ({each} each)" if low else "no limit of memory"
+    return f"{len(workers)} worker{'s' * (len(workers) > 1)}, {threads} thread{'s' * (threads > 1)}, {kept}"
+
+
+def memory_text(count: int) -> str:
+    """Returns bytes as a person reads them.
+
+    >>> memory_text(0), memory_text(3 << 20), memory_text(5 << 29)
+    ('0 MiB', '3 MiB', '2.5 GiB')
+    """
+    return f"{count / 2**30:.1f} GiB" if count >= 1 << 30 else f"{count / 2**20:.0f} MiB"

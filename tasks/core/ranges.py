@@ -1,18 +1,12 @@
-"""Ranges of the files of an artifact: mapped from a local store, by blocks through the cache from a remote one.
+"""Ranges of the files of an artifact, verified block by block: mapped from a local store, cached from a remote one.
 
-Reads the files and their `checksums/`. Every block is verified when a process reads it for the first time, also on a
-local store: what is returned is what was written, or an error names the file. A missing block of a remote file is
-fetched in a thread, so that many are in flight at once.
+`checksummed_file` writes a file of a part and `checksums/<stem>.npy` beside it: xxh3_64 (Collet, xxHash 0.8) of every
+block of `BLOCK` bytes, uint64, shape (blocks,); the last block may be shorter. sha256, which the records have of whole
+files, would take 0.2 ms per block, xxh3_64 takes 0.02 ms: so every block can be verified.
 
-Checksums of the blocks of a file, so that a range of it can be verified without reading the rest.
-
-Writes and reads `checksums/<stem>.npy` beside the files of an artifact: xxh3_64 (Collet, xxHash 0.8) of every block of
-`BLOCK` bytes, uint64, shape (blocks,); the last block may be shorter. sha256, which the records have of whole files,
-would take 0.2 ms per block, xxh3_64 takes 0.02 ms: every block that is read can be verified.
-
-A file of a `RangeReader` as a binary file, for libraries that read some parts of it.
-
-A NumPy file of a `RangeReader` as an array, of which only the blocks that hold what is indexed are read.
+`RangeReader` reads ranges, `RangeFile` one file like any binary file, `RangeArray` items of a `.npy` file. A block is
+verified when a process reads it for the first time, also on a local store: what is returned is what was written, or an
+error names the file. A missing block of a remote file is fetched in a thread, so that many are in flight at once.
 """
 
 import contextlib
@@ -47,60 +41,14 @@ took 0.12 s with 64 and 256 KiB and 0.19 s with 1 MiB; the whole of a shard came
 as fast as 64 KiB and fills the cache four times as fast, with a quarter of the requests.
 """
 
+REMEDY = "restore the file; or remove its artifact, and run the stage that makes it again"
+IN_FLIGHT = 32
+"""Requests of one reader at once. A round trip to an object store takes 10 to 50 ms, a block of 256 KiB at 100 MB/s 3
+ms: the time goes into waiting."""
 
-def checksum(data: bytes | memoryview) -> int:
-    """Returns the checksum of one block."""
-    return int(xxhash.xxh3_64_intdigest(data))
-
-
-def checksums_path(path: str) -> str:
-    """Returns where the checksums of an artifact's file are, in the same artifact.
-
-    >>> checksums_path("shards/web-train-00000-000.arrow")
-    'checksums/web-train-00000-000.npy'
-    """
-    return f"{CHECKSUMS}/{PurePosixPath(path).stem}.npy"
-
-
-class ChecksumWriter(io.BufferedIOBase):
-    """Passes what is written on to `file`, and takes the checksum of every block of it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = xxhash.xxh3_64()
-        self._filled = 0
-        self._done: list[int] = []
-
-    def writable(self) -> bool:
-        """Always."""
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Writes all of `data`; returns its size in bytes."""
-        view = memoryview(data).cast("B")
-        self._file.write(view)
-        first = 0
-        while first < len(view):
-            taken = view[first : first + BLOCK - self._filled]
-            self._hash.update(taken)
-            self._filled += len(taken)
-            first += len(taken)
-            if self._filled == BLOCK:
-                self._next()
-        return len(view)
-
-    def checksums(self) -> bytes:
-        """Returns the content of the `.npy` file, for all that was written; nothing may be written afterwards."""
-        if self._filled:
-            self._next()
-        content = io.BytesIO()
-        np.save(content, np.array(self._done, dtype=np.uint64))
-        return content.getvalue()
-
-    def _next(self) -> None:
-        self._done.append(self._hash.intdigest())
-        self._hash.reset()
-        self._filled = 0
+_RUN, _RUNS = 256, 1024
+"""Items that are read together for one of them, and how many such runs stay in memory: binary searches end in one run,
+and begin at the same items."""
 
 
 @contextlib.contextmanager
@@ -111,32 +59,6 @@ def checksummed_file(part: Part, path: str, rows: int | None = None) -> Iterator
         yield cast(BinaryIO, checked)
     with part.file(checksums_path(path)) as sums:
         sums.write(checked.checksums())
-
-
-def parse_checksums(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]:
-    """Returns the checksums of a file of `size` bytes, shape (blocks,).
-
-    Args:
-        data: content of the `.npy` file.
-        where: its URL, for messages.
-        sha256: what the record has of it.
-        size: bytes of the file that it describes.
-
-    Raises:
-        InputError: it is not what the record describes.
-    """
-    if sha256_of(data) == sha256:
-        sums: NDArray[np.uint64] = npy.load(io.BytesIO(data))
-        if sums.dtype == np.uint64 and sums.shape == (-(-size // BLOCK),):
-            return sums
-    raise InputError(f"{where} is damaged: it differs from its artifact's record", REMEDY)
-
-
-REMEDY = "restore the file; or remove its artifact, and run the stage that makes it again"
-
-IN_FLIGHT = 32
-"""Requests of one reader at once. A round trip to an object store takes 10 to 50 ms, a block of 256 KiB at 100 MB/s 3
-ms: the time goes into waiting."""
 
 
 class Piece(NamedTuple):
@@ -216,6 +138,162 @@ class RangeReader:
                 "take the artifact that the others were made from; or one of an earlier Sluice has to be made again",
             )
         return self._entries[path]
+
+
+class RangeFile(io.RawIOBase):
+    """Reads one file by verified blocks.
+
+    Args:
+        reader: the reader.
+        number: number of the file in it.
+    """
+
+    def __init__(self, reader: RangeReader, number: int) -> None:
+        self._reader, self._number = reader, number
+        self._size, self._position = reader.size(number), 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves; returns the new position in bytes."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        """Fills a buffer as far as the file goes; returns the number of bytes.
+
+        Raises:
+            InputError: see `RangeReader`.
+        """
+        out = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
+        self._reader.read([Piece(self._number, self._position, out)])
+        self._position += len(out)
+        return len(out)
+
+
+class RangeArray:
+    """One `.npy` file, shape (n,). For use by several threads.
+
+    Args:
+        reader: the reader.
+        number: number of the file in it.
+
+    Raises:
+        InputError: (here and when reading) see `RangeReader`.
+        ValueError: the file is no NumPy file of one dimension.
+    """
+
+    def __init__(self, reader: RangeReader, number: int) -> None:
+        file = cast(BinaryIO, RangeFile(reader, number))
+        np.lib.format.read_magic(file)
+        shape, _, self.dtype = np.lib.format.read_array_header_1_0(file)
+        if len(shape) != 1:
+            raise ValueError(f"it has the shape {shape}")
+        self.ndim = 1
+        self._reader, self._number, self._length, self._first = reader, number, int(shape[0]), file.tell()
+        self._run = lru_cache(_RUNS)(self._read)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns one item, or those of a slice without a step as an array."""
+        if not isinstance(index, slice):
+            place = range(self._length)[int(index)]
+            first = place - place % _RUN
+            return self._run(first, min(_RUN, self._length - first))[place - first]
+        first, end, _ = index.indices(self._length)
+        return self._read(first, max(0, end - first))
+
+    def _read(self, first: int, count: int) -> NDArray[Any]:
+        out = bytearray(count * self.dtype.itemsize)
+        self._reader.read([Piece(self._number, self._first + first * self.dtype.itemsize, memoryview(out))])
+        return np.frombuffer(out, self.dtype)
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """Returns the checksum of one block."""
+    return int(xxhash.xxh3_64_intdigest(data))
+
+
+def checksums_path(path: str) -> str:
+    """Returns where the checksums of an artifact's file are, in the same artifact.
+
+    >>> checksums_path("shards/web-train-00000-000.arrow")
+    'checksums/web-train-00000-000.npy'
+    """
+    return f"{CHECKSUMS}/{PurePosixPath(path).stem}.npy"
+
+
+def parse_checksums(data: bytes, where: str, sha256: str, size: int) -> NDArray[np.uint64]:
+    """Returns the checksums of a file of `size` bytes, shape (blocks,).
+
+    Args:
+        data: content of the `.npy` file.
+        where: its URL, for messages.
+        sha256: what the record has of it.
+        size: bytes of the file that it describes.
+
+    Raises:
+        InputError: it is not what the record describes.
+    """
+    if sha256_of(data) == sha256:
+        sums: NDArray[np.uint64] = npy.load(io.BytesIO(data))
+        if sums.dtype == np.uint64 and sums.shape == (-(-size // BLOCK),):
+            return sums
+    raise InputError(f"{where} is damaged: it differs from its artifact's record", REMEDY)
+
+
+class ChecksumWriter(io.BufferedIOBase):
+    """Passes what is written on to `file`, and takes the checksum of every block of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = xxhash.xxh3_64()
+        self._filled = 0
+        self._done: list[int] = []
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Writes all of `data`; returns its size in bytes."""
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        first = 0
+        while first < len(view):
+            taken = view[first : first + BLOCK - self._filled]
+            self._hash.update(taken)
+            self._filled += len(taken)
+            first += len(taken)
+            if self._filled == BLOCK:
+                self._next()
+        return len(view)
+
+    def checksums(self) -> bytes:
+        """Returns the content of the `.npy` file, for all that was written; nothing may be written afterwards."""
+        if self._filled:
+            self._next()
+        content = io.BytesIO()
+        np.save(content, np.array(self._done, dtype=np.uint64))
+        return content.getvalue()
+
+    def _next(self) -> None:
+        self._done.append(self._hash.intdigest())
+        self._hash.reset()
+        self._filled = 0
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -343,90 +421,3 @@ class _Cached(_Checked):
             if self.verify(number, data):
                 return data
         raise self.damaged(number)
-
-
-class RangeFile(io.RawIOBase):
-    """Reads one file by verified blocks.
-
-    Args:
-        reader: the reader.
-        number: number of the file in it.
-    """
-
-    def __init__(self, reader: RangeReader, number: int) -> None:
-        self._reader, self._number = reader, number
-        self._size, self._position = reader.size(number), 0
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Returns the position in bytes."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves; returns the new position in bytes."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fills a buffer as far as the file goes; returns the number of bytes.
-
-        Raises:
-            InputError: see `RangeReader`.
-        """
-        out = memoryview(buffer).cast("B")[: max(0, self._size - self._position)]
-        self._reader.read([Piece(self._number, self._position, out)])
-        self._position += len(out)
-        return len(out)
-
-
-_RUN, _RUNS = 256, 1024
-"""Items that are read together for one of them, and how many such runs stay in memory: binary searches end in one run,
-and begin at the same items."""
-
-
-class RangeArray:
-    """One `.npy` file, shape (n,). For use by several threads.
-
-    Args:
-        reader: the reader.
-        number: number of the file in it.
-
-    Raises:
-        InputError: (here and when reading) see `RangeReader`.
-        ValueError: the file is no NumPy file of one dimension.
-    """
-
-    def __init__(self, reader: RangeReader, number: int) -> None:
-        file = cast(BinaryIO, RangeFile(reader, number))
-        np.lib.format.read_magic(file)
-        shape, _, self.dtype = np.lib.format.read_array_header_1_0(file)
-        if len(shape) != 1:
-            raise ValueError(f"it has the shape {shape}")
-        self.ndim = 1
-        self._reader, self._number, self._length, self._first = reader, number, int(shape[0]), file.tell()
-        self._run = lru_cache(_RUNS)(self._read)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        """Returns one item, or those of a slice without a step as an array."""
-        if not isinstance(index, slice):
-            place = range(self._length)[int(index)]
-            first = place - place % _RUN
-            return self._run(first, min(_RUN, self._length - first))[place - first]
-        first, end, _ = index.indices(self._length)
-        return self._read(first, max(0, end - first))
-
-    def _read(self, first: int, count: int) -> NDArray[Any]:
-        out = bytearray(count * self.dtype.itemsize)
-        self._reader.read([Piece(self._number, self._first + first * self.dtype.itemsize, memoryview(out))])
-        return np.frombuffer(out, self.dtype)

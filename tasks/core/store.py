@@ -2,13 +2,7 @@
 
 Two guarantees on every file system: a file appears whole or not at all, and of several writers that `publish` one path
 exactly one succeeds. Neither relies on a rename, which object stores do not have: a local file is written under
-another name and linked into place, an object is one PUT.
-
-Check of a store before any work: exclusive creation, on which all commits rely, must work.
-
-Creates one small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
-that ignores If-None-Match (some S3-compatible ones do) lets both writers succeed and would silently lose a committed
-record: such a store is rejected.
+another name and linked into place, an object is one PUT. `probe` checks the second before any work.
 """
 
 import contextlib
@@ -20,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -33,6 +26,9 @@ from tasks.core.errors import SluiceError, StoreError, TransientError
 _ASIDE = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+PROBE_FOLDER = ".probe"
+PROBE_LIMIT_S = 40.0
+"""Seconds for which the probe is retried on a store that does not answer."""
 
 
 class AlreadyPublished(Exception):
@@ -267,40 +263,13 @@ class Store:
         return remote.meaning(error, self.url(path)) if remote_errors else None
 
 
-def read_outside(path: str) -> bytes:
-    """Returns the bytes of a file that a recipe names: a local path, or an fsspec URL of a protocol of stores.
-
-    Raises:
-        OSError: it cannot be read.
-        StoreError, TransientError: see `Store`.
-    """
-    if "://" not in path:
-        return Path(path).read_bytes()
-    folder, _, name = path.rpartition("/")
-    return Store(folder, brief=True).read(name)
-
-
-def open_outside(path: str) -> BinaryIO:
-    """Opens a file that a recipe names for reading, a piece at a time; path and errors as of `read_outside`."""
-    if "://" not in path:
-        return Path(path).open("rb")
-    folder, _, name = path.rpartition("/")
-    return Store(folder, brief=True).open(name)
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-PROBE_FOLDER = ".probe"
-PROBE_LIMIT_S = 40.0
-"""Seconds for which the probe is retried on a store that does not answer."""
-
-
 @cache
 def probe(root: str) -> None:
-    """Checks the store at `root`.
+    """Checks, before any work, that exclusive creation works in the store at `root`: all commits rely on it.
+
+    Creates one small file below `.probe/` exclusively, tries to create it again, reads it back and removes it. A server
+    that ignores If-None-Match (some S3-compatible ones do) lets both writers succeed and would silently lose a
+    committed record: such a store is rejected.
 
     Raises:
         StoreError: no rights, no bucket, another region, no credentials, or conditional writes are ignored.
@@ -336,5 +305,31 @@ def _check_exclusive(store: Store) -> None:
             "use a server that honours them, such as AWS S3, or a folder",
         )
     finally:
-        with suppress(SluiceError):  # it must not hide the result of the probe
+        with contextlib.suppress(SluiceError):  # it must not hide the result of the probe
             store.remove(path)
+
+
+def read_outside(path: str) -> bytes:
+    """Returns the bytes of a file that a recipe names: a local path, or an fsspec URL of a protocol of stores.
+
+    Raises:
+        OSError: it cannot be read.
+        StoreError, TransientError: see `Store`.
+    """
+    if "://" not in path:
+        return Path(path).read_bytes()
+    folder, _, name = path.rpartition("/")
+    return Store(folder, brief=True).read(name)
+
+
+def open_outside(path: str) -> BinaryIO:
+    """Opens a file that a recipe names for reading, a piece at a time; path and errors as of `read_outside`."""
+    if "://" not in path:
+        return Path(path).open("rb")
+    folder, _, name = path.rpartition("/")
+    return Store(folder, brief=True).open(name)
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

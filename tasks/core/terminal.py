@@ -1,10 +1,9 @@
-"""Progress of long work: share done, and time left.
+"""What a command shows: progress of long work, and a silent end where nobody reads on.
 
-Writes one line that is overwritten to a terminal; elsewhere (an Airflow log, a file) one log line every few seconds.
+`Progress` overwrites one line of a terminal; elsewhere (an Airflow log, a file) it writes a log line every few seconds.
 
-Exit of a command whose standard output is closed by the reader, as by `head`: silent, like any Unix tool.
-
-Python ignores SIGPIPE, so that a broken connection does not end a process; on standard output that gives a traceback.
+Python ignores SIGPIPE, so that a broken connection does not end a process; a command whose standard output is closed by
+its reader, as by `head`, would end with a traceback without `handling_broken_pipe`.
 """
 
 import logging
@@ -16,8 +15,9 @@ import time
 from collections.abc import Callable
 
 log = logging.getLogger("sluice.progress")
-
 _QUIET_S = 5.0
+GONE = 128 + signal.SIGPIPE
+"""Exit status of a command that SIGPIPE ended, as a shell reports it."""
 
 
 class Progress:
@@ -75,10 +75,6 @@ def duration(seconds: float) -> str:
 def _share(done: float, total: float) -> str:
     percent = 100.0 * done / total if total else 100.0
     return f"{done:,.0f}/{total:,.0f} ({percent:.0f} %)"
-
-
-GONE = 128 + signal.SIGPIPE
-"""Exit status of a command that SIGPIPE ended, as a shell reports it."""
 
 
 def handling_broken_pipe(command: Callable[[], int]) -> int:
