@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from tasks.formats.canonical_url import canonical
 from tasks.formats.tombstones import NOTHING, TAKEDOWN, Tombstones
+from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, bare
 
 _KNOWN_HOSTS = 1 << 16

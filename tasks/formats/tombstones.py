@@ -26,7 +26,7 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, bare, split_port
 
 TAKEDOWN = "takedown"

@@ -1,6 +1,6 @@
 """URLs as text: how long one may be, the parts and the key of a canonical one, and the host of any text.
 
-No library is needed for that; the canonical form that a crawl works with is made by `tasks.formats.canonical_url`.
+No library is needed for that; the canonical form that a crawl works with is made by `tasks.formats.web.canonical_url`.
 """
 
 import hashlib

@@ -32,7 +32,7 @@ from tasks.core.config import Config, parse
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import read_outside
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, host_and_port
 
 _ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")

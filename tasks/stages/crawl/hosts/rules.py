@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tasks.formats.canonical_url import canonical
 from tasks.formats.robots.lines import MAX_BYTES, beginning
 from tasks.formats.robots.tdmrep import TDMREP, Reservations
+from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, origin_of
 from tasks.stages.crawl.hosts.memory import Entry, Memory, packed, unpacked
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, crawl_delay

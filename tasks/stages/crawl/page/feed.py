@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.page.xml_stream import XmlStream, attribute, base_of, local_name, own_text, text_of
 
 MAX_BYTES = 4 << 20

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import is_loopback
 from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from playwright.async_api import BrowserContext, Dialog, Error, Page, Request, Route
 
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.render.queue import Source
 from tasks.stages.crawl.render_config import RenderConfig
 

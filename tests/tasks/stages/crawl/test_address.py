@@ -5,7 +5,7 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError, is_public, refusal
 from tasks.stages.crawl.http.client import Client, FetchError

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.page.feed import read_feed
 
 URL = "https://h.example/blog/feed"

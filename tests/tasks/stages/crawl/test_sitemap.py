@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.canonical_url import canonical
+from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, Entry, read_sitemap
 from tests.tasks.stages.crawl.page_cases import memory
 
