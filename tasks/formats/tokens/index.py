@@ -25,10 +25,10 @@ from tasks.core.errors import InputError
 from tasks.core.part import Part
 from tasks.core.ranges import Piece, RangeFile, RangeReader
 from tasks.formats import key_index
-from tasks.formats.domain import domains_of, host_name
 from tasks.formats.key_index import DOMAIN, ID, URL, KeyIndex, key_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard_parts import read_label
+from tasks.formats.web.domain import domains_of, host_name
 
 FOLDER = "index"
 DOCUMENT = np.dtype([("uid", "V16"), ("offset", "<u8"), ("url", "<u8"), ("url_bytes", "<u4"), ("tokens", "<u4")])

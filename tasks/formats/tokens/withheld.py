@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
-from tasks.formats.domain import is_public_suffix
 from tasks.formats.tokens.index import ENTRIES, DocumentIndex, Entry
 from tasks.formats.tombstones import Tombstones
+from tasks.formats.web.domain import is_public_suffix
 
 Rows = Mapping[str, NDArray[np.int64]]
 """Shard -> rows of documents, ascending; shards without any are left out."""

@@ -15,9 +15,9 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.formats import tombstones
-from tasks.formats.domain import domain_of, link
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
 from tasks.formats.robots.tdmrep import Reservations
+from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, generations

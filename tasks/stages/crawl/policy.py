@@ -21,8 +21,8 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.stage import Part
-from tasks.formats.domain import Link, link
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts_file import HostSettings, HostsFile, read

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.domain import domain_of
 from tasks.formats.tombstones import Tombstones, tombstones_of
+from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, hostlog, merge, takedown
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS

@@ -17,12 +17,12 @@ from tasks.core.artifact import Artifact
 from tasks.core.pages import template
 from tasks.core.stage import Inputs, Part
 from tasks.filters.recognisers.masking import without_personal_data
-from tasks.formats.domain import domain_of, host_name
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.spans import SpanIndex
+from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.repeats.maximal import outstanding
 from tasks.stages.repeats.suffixes import Suffixes

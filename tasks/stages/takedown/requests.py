@@ -5,9 +5,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TypeVar
 
 from tasks.core.errors import InputError
-from tasks.formats.domain import is_public_suffix
 from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority
 from tasks.stages.takedown.config import TakedownConfig
 

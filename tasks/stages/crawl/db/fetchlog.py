@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.formats.domain import Link, link
+from tasks.formats.web.domain import Link, link
 
 # Kinds of captures.
 PAGE = "page"

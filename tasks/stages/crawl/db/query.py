@@ -17,7 +17,7 @@ from tasks.core.config import parse
 from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
-from tasks.formats.domain import domain_of
+from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.db import crawldb, duck, generations
 from tasks.stages.crawl.hosts_file import HostsFile
 from tasks.stages.crawl.policy import Policy

@@ -14,7 +14,7 @@ class Domain:
     """The hosts of one registered domain.
 
     Args:
-        owner: tells it from other domains; `tasks.formats.domain.owner_of` its hosts.
+        owner: tells it from other domains; `tasks.formats.web.domain.owner_of` its hosts.
         cap: requests that it may get in this cycle.
 
     Attributes:

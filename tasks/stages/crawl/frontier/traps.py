@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
-from tasks.formats.domain import Link
+from tasks.formats.web.domain import Link
 from tasks.formats.web.url import authority, is_trap
 from tasks.stages.crawl.candidate import Earlier
 from tasks.stages.crawl.config import CrawlConfig

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from tasks.core.part import POISON
-from tasks.formats.domain import Link, link
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig

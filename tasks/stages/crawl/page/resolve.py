@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote_from_bytes
 
-from tasks.formats.domain import Link, link
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
 from tasks.stages.crawl.page.defuse import as_written
 

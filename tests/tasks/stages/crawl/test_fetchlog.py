@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tasks.formats.domain import link
+from tasks.formats.web.domain import link
 from tasks.formats.web.url import key
 from tasks.stages.crawl.db.fetchlog import PAGE, SITEMAP, SUCCESS, Outcome, from_tables, to_links, to_table
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tasks.core.errors import InputError, RecipeError
-from tasks.formats.domain import link
+from tasks.formats.web.domain import link
 from tasks.stages.crawl.hosts_file import HostsFile, read
 from tasks.stages.crawl.policy import Policy
 
