@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.scope import Scope
 from tasks.formats.tombstones import tombstones_of
 from tasks.formats.web.domain import domain_of, link
+from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db import due as due_times

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.scope import Scope
 from tasks.formats.tombstones import NOTHING, Tombstones
+from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.seeds import Seed, seeds_of, summary, to_table
 

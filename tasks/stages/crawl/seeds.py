@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tasks.core.errors import InputError
-from tasks.formats.scope import Scope
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import host_and_port
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.http.address import refusal

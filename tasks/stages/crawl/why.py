@@ -10,9 +10,9 @@ from typing import Any
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.scope import Scope
 from tasks.formats.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb

@@ -7,8 +7,8 @@ import pytest
 
 from tasks.core.store import Store
 from tasks.formats.documents import document_id
-from tasks.formats.scope import Scope
 from tasks.formats.tombstones import Tombstones, in_force, read
+from tasks.formats.web.scope import Scope
 from tests.taken_down import take_down
 
 PAGE = Tombstones(urls=frozenset(["https://www.example.org/a?q=1"]))

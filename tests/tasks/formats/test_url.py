@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 import tldextract
 
-from tasks.formats.scope import Scope
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix, partition, registered_domain
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import (
     MAX_CANONICAL_URL,
     MAX_CAPTURED_URL,

@@ -17,9 +17,9 @@ links to, and requests beyond their share.
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from tasks.formats.scope import Scope
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import Link, link, owner_of
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from tasks.formats.content_encoding import Unpacked, decode
 from tasks.formats.robots.tag import Directives, directives
-from tasks.formats.scope import Scope
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import Link, link, owner_of
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP

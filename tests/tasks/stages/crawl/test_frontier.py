@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.formats.scope import Scope
 from tasks.formats.web.domain import link
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig

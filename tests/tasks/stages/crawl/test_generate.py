@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from crawl_cycle import Cycle
 
-from tasks.formats.scope import Scope
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck

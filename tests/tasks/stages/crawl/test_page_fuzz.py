@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.formats.scope import Scope
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps

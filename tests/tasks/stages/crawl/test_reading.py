@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.formats.scope import Scope
+from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.http.client import Answer
