@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tasks.formats.charset import decode
+from tasks.formats.web.charset import decode
 from tasks.formats.web.url import host_of
 
 _WORD = re.compile(r"\w+")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tasks.formats import content_encoding
-from tasks.formats.charset import decode, with_source
 from tasks.formats.robots.tag import directives
 from tasks.formats.text import clean
+from tasks.formats.web.charset import decode, with_source
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.media import media_type, refusal, sniffed

@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.charset: the order of the HTML standard, and no failure."""
+"""Contract of tasks.formats.web.charset: the order of the HTML standard, and no failure."""
 
 import codecs
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.charset import decode, with_source
+from tasks.formats.web.charset import decode, with_source
 
 GERMAN = "<html><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich</p>"
 RUSSIAN = "<html><p>Съешь же ещё этих мягких французских булок, да выпей чаю, а потом ещё и ещё раз выпей чаю</p>"
