@@ -14,9 +14,9 @@ import pyarrow as pa
 from fastwarc import WarcRecordType
 
 from tasks.core.artifact import Artifact
-from tasks.formats.content_encoding import Decoded, decode
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
+from tasks.formats.web.content_encoding import Decoded, decode
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"

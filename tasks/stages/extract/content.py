@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tasks.formats import content_encoding
 from tasks.formats.robots.tag import directives
 from tasks.formats.text import clean
+from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, with_source
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.html import read_page

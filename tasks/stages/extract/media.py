@@ -5,7 +5,7 @@ The number of reasons is bounded: a server can invent any number of media types.
 
 import re
 
-from tasks.formats import content_encoding
+from tasks.formats.web import content_encoding
 
 HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
 

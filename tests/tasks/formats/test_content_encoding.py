@@ -8,7 +8,7 @@ import brotli
 import pyarrow as pa
 import pytest
 
-from tasks.formats.content_encoding import Unpacked, decode
+from tasks.formats.web.content_encoding import Unpacked, decode
 
 TEXT = b"The same text again and again. " * 50
 LIMIT = 1 << 20

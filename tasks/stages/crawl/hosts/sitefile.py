@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from tasks.formats.content_encoding import decode
 from tasks.formats.robots.lines import MAX_BYTES
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.content_encoding import decode
 from tasks.formats.web.url import authority, origin_of
 from tasks.stages.crawl.hosts.memory import packed, unpacked
 from tasks.stages.crawl.hosts.politeness import Host, Politeness, retry_after

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 
-from tasks.formats.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.warc.payload import payload_digest
+from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.web.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal

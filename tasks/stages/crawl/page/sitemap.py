@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from tasks.formats.content_encoding import Unpacked
 from tasks.formats.web.canonical_url import canonical
+from tasks.formats.web.content_encoding import Unpacked
 from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.page.xml_stream import XmlStream, local_name, text_of
 

@@ -17,12 +17,12 @@ import fastwarc
 import pytest
 from fastwarc import WarcRecordType, ZstdWriter
 
-from tasks.formats.content_encoding import decode
 from tasks.formats.warc.archive import capture_at
 from tasks.formats.warc.inflated import Inflated
 from tasks.formats.warc.payload import dechunk, quick_digest
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
+from tasks.formats.web.content_encoding import decode
 from tests.tasks.stages.extract.conftest import record
 
 LIMIT = 1 << 24

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
-from tasks.formats.content_encoding import decode
+from tasks.formats.web.content_encoding import decode
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
 
