@@ -4,7 +4,7 @@ import gzip
 
 from benchmarks.crawl.corpus import Shape, make
 from tasks.formats.robots.robotstxt import Robots
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import read_page
 
 SHAPE = Shape(hosts=2, pages_per_host=30)

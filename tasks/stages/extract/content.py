@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tasks.formats.robots.tag import directives
 from tasks.formats.text import clean
 from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, with_source
+from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.media import media_type, refusal, sniffed

@@ -74,7 +74,7 @@ class About:
         canonical: canonical URL as written; see `absolute`.
         base: base URL of relative ones, or "".
         licence: URL or text of the licence.
-        robots: contents of the robots meta elements, as written; see `tasks.formats.robots.tag`.
+        robots: contents of the robots meta elements, as written; see `tasks.formats.web.robots_tag`.
     """
 
     title: str = ""

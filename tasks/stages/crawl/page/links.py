@@ -13,9 +13,9 @@ from itertools import islice
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from tasks.formats.robots.tag import Directives, directives
 from tasks.formats.web.charset import with_source
 from tasks.formats.web.domain import Link
+from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.page.defuse import ANCHOR, as_written, defused
 from tasks.stages.crawl.page.resolve import MAX_LINKS, address, links_of

@@ -15,7 +15,7 @@ Where a convention is ambiguous, the stricter reading counts. Price: some permit
 
 from collections.abc import Collection, Iterable
 
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import Page
 
 _READ = frozenset({"content-signal", "content-usage", "tdm-reservation"})

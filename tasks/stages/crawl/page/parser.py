@@ -21,7 +21,7 @@ from selectolax.lexbor import SelectolaxError
 
 from tasks.core import child_process
 from tasks.core.child_process import LENGTH
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import Page, read_page, refusals
 
 INLINE_BYTES = 128 << 10

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from tasks.formats.robots.tag import Directives, directives
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.content_encoding import Unpacked, decode
 from tasks.formats.web.domain import Link, link, owner_of
+from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from tasks.core.artifact import Artifact
 from tasks.core.part import POISON
 from tasks.core.stage import Output, Part
-from tasks.formats.robots.tag import directives
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
+from tasks.formats.web.robots_tag import directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig

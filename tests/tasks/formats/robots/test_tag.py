@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.robots.tag: what headers and meta elements forbid, read the same by crawl and extract."""
+"""Contract of tasks.formats.web.robots_tag: what headers and meta elements forbid, read the same by crawl and extract."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.robots.tag import Directives, directives
+from tasks.formats.web.robots_tag import Directives, directives
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 BOTH = Directives(noindex=True, nofollow=True)

@@ -6,7 +6,7 @@ import random
 import pytest
 from selectolax.lexbor import LexborHTMLParser
 
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.defuse import REPORTED, as_written, defused, flattened
 from tasks.stages.crawl.page.links import read_page
 

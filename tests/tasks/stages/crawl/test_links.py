@@ -3,9 +3,9 @@ import time
 
 import pytest
 
-from tasks.formats.robots.tag import Directives, directives
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
+from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
 

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tasks.formats.robots.tag import Directives, directives
+from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.page.links import Page, read_page
 from tasks.stages.crawl.page.optout import opted_out
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.child_process import LENGTH
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page import parser as module
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import Page, read_page
 
 SAMPLES = Path(__file__).with_name("samples")

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tasks.formats.robots.tag import Directives
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.spa import ENOUGH_TEXT, needs_browser
 

@@ -9,8 +9,8 @@ from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.robots.robotstxt import Robots
-from tasks.formats.robots.tag import Directives
 from tasks.formats.robots.tdmrep import Reservations
+from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.terms import also, header_terms, kept
