@@ -99,7 +99,7 @@ SLUICE = """
 import json, sys, tempfile, time
 import numpy as np
 import pyarrow as pa
-from tasks.formats.sorted_runs import by_key
+from tasks.formats.dedup.sorted_runs import by_key
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.signatures import records, sign
 

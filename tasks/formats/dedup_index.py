@@ -5,7 +5,7 @@ this one or an earlier index. Parts are immutable; what leaves the index leaves 
 has
 
     rows/<part>.bin         one record per document (dtype ROW): the order of preference, and where its text is
-    texts/<part>.bin        sorted runs (`tasks.formats.sorted_runs`) of TEXT, BAND and CAPTURE, whose `row_id` is the
+    texts/<part>.bin        sorted runs (`tasks.formats.dedup.sorted_runs`) of TEXT, BAND and CAPTURE, whose `row_id` is the
     bands/<part>.bin        row in `rows`: the hash of the text, the keys of its bands, the page of a capture
     captures/<part>.bin
     names/<part>.parquet    id and URL of the documents, in the order of the rows
@@ -32,7 +32,7 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
-from tasks.formats import sorted_runs
+from tasks.formats.dedup import sorted_runs
 from tasks.formats.packed_ids import HALVES
 
 KIND = "dedup_index"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats import sorted_runs
+from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup_index import BAND, BANDS
 from tasks.formats.row_ids import row_of
 from tasks.formats.text import normalise

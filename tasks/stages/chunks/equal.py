@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats import packed_ids, sorted_runs
+from tasks.formats import packed_ids
 from tasks.formats.chunks import CHUNK, KIND, REJECTED
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import range_of, row_of
-from tasks.formats.sorted_runs import Buckets
 from tasks.stages.chunks.units import RUN
 
 COPY = np.dtype([("key", "<u8"), ("of", HALVES)])

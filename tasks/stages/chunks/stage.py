@@ -21,7 +21,7 @@ from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, PartSpec, Report
-from tasks.formats.sorted_runs import Buckets, bucket_count
+from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.equal import compare_part, keep_part
 from tasks.stages.chunks.units import KEPT, Job, cut_part

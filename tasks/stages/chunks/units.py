@@ -36,8 +36,9 @@ from tokenizers import Tokenizer
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats import packed_ids, sorted_runs
+from tasks.formats import packed_ids
 from tasks.formats.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
+from tasks.formats.dedup import sorted_runs
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import digest128, normalise

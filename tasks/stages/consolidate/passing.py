@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.formats import packed_ids, sorted_runs
+from tasks.formats import packed_ids
+from tasks.formats.dedup import sorted_runs
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import row_ids_of
 from tasks.stages.consolidate.aligned_inputs import AlignedParts, Numbered

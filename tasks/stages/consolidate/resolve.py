@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from tasks.core.engine import Engine
 from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
-from tasks.formats import packed_ids, sorted_runs
+from tasks.formats import packed_ids
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.duplicate_resolution import choose
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import range_of, row_of
-from tasks.formats.sorted_runs import Buckets
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.passing import CAPTURE, MEMBER, captures, members

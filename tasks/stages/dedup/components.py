@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
-from tasks.formats import sorted_runs
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.mix import mix
-from tasks.formats.sorted_runs import Buckets
 from tasks.stages.dedup.workspace import EDGE, LABELLED, LINK, Workspace, packed
 
 Edges = tuple[NDArray[np.uint64], NDArray[np.uint64]]

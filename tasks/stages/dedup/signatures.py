@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from tasks.core import groups
 from tasks.core.part import Part
-from tasks.formats import sorted_runs
+from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.documents import mark_of, same_mark
 from tasks.formats.mix import mix

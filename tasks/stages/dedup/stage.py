@@ -45,10 +45,10 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.documents import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
-from tasks.formats.sorted_runs import Buckets, bucket_count
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup.audit import alarm, audit_part, draw
 from tasks.stages.dedup.candidates import WANTED, candidates_part, equal_part

@@ -1,6 +1,6 @@
 """Second step, per range of hashes: in how many documents and domains each paragraph occurs.
 
-Reads the range from the `runs/` of all parts (`tasks.formats.sorted_runs`). Writes
+Reads the range from the `runs/` of all parts (`tasks.formats.dedup.sorted_runs`). Writes
 
     counts/<range>.parquet  the repeated paragraphs (COUNTS), sorted by hash
     top/<range>.parquet     the most repeated ones, sorted by `most`
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats import packed_ids, sorted_runs
-from tasks.formats.sorted_runs import Buckets
+from tasks.formats import packed_ids
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.scan import RUN
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.formats.sorted_runs import by_key
+from tasks.formats.dedup.sorted_runs import by_key
 from tasks.stages.repeats.suffixes import Slab, Suffixes
 
 OCCURRENCE = np.dtype([("key", "<u8"), ("count", "<u4")])

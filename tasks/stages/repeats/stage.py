@@ -28,8 +28,8 @@ from tasks.core import npy
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.formats import sorted_runs
-from tasks.formats.sorted_runs import Buckets
+from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.spans import groups_of

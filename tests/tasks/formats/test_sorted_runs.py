@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tasks.core.artifact import ArtifactFolder, ArtifactId
 from tasks.core.part import Part
 from tasks.core.store import Store
-from tasks.formats.sorted_runs import bucket_count, by_key, read_bucket, read_range, write
+from tasks.formats.dedup.sorted_runs import bucket_count, by_key, read_bucket, read_range, write
 
 RECORD = np.dtype([("key", "<u8"), ("value", "u1")])
 ADDRESS = ArtifactId("test/runs", "dev")

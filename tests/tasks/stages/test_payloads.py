@@ -14,7 +14,7 @@ from tasks.core.engine import Engine
 from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
-from tasks.formats.sorted_runs import Buckets
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.annotate import stage as annotate
 from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.chunks import stage as chunks
