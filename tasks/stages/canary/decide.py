@@ -1,12 +1,11 @@
 """Stage decide: results of the arms -> the mixture to train with, and the reason.
 
 Reads `arms` and `canaries` (every arm's `result.json`); writes `mixture.json` {weights, winner, current, interval,
-promoted, reason, confidence, target, arms, response} and `report.md`, and logs `statistics.png` to the tracker.
+promoted, reason, confidence, target, arms, response} and `report.md`, a table of the arms, and logs `response.png` to
+the tracker.
 
 An arm is promoted only if the interval of its paired difference is above 0 and no guarded source regresses; otherwise
-the current mixture is kept. See `verdict` for the statistics and `response` for the fit.
-
-Report of the decision: a Markdown table and a figure.
+the current mixture is kept. See `statistics` for the intervals and for the fit.
 """
 
 import io
@@ -27,6 +26,7 @@ from tasks.stages.canary.config import CanaryConfig
 VERSION = 1
 MIXTURE = "mixture.json"
 REPORT = "report.md"
+_DPI = 110
 
 
 def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -180,9 +180,6 @@ def _response(
         },
         "left_out_bpb": {arm["arm"]: round(float(x), 6) for arm, x in zip(arms, fitted.left_out, strict=True)},
     }
-
-
-_DPI = 110
 
 
 def markdown(decision: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""Statistical comparison of the arms of a cycle with the current mixture.
+"""Statistics of a cycle: a comparison of every arm with the current mixture, and a fit over all arms.
 
 Pure functions over arrays.
 
-Every arm is trained with the same few seeds. Two or three seeds do not suffice to estimate a variance per arm, but all
-arms together do: a seed shifts all arms alike (pairing), so after subtraction of the means of arms and of seeds, the
-residuals have a common variance s^2 with (arms - 1)(seeds - 1) degrees of freedom (two-way layout without replication).
-The interval of an arm's mean paired difference is  mean +- c * sqrt(2 s^2 / seeds).
+Comparison. Every arm is trained with the same few seeds. Two or three seeds do not suffice to estimate a variance per
+arm, but all arms together do: a seed shifts all arms alike (pairing), so after subtraction of the means of arms and of
+seeds, the residuals have a common variance s^2 with (arms - 1)(seeds - 1) degrees of freedom (two-way layout without
+replication). The interval of an arm's mean paired difference is  mean +- c * sqrt(2 s^2 / seeds).
 
 c is Dunnett's two-sided quantile (Dunnett 1955, "A multiple comparison procedure for comparing several treatments with
 a control"), not Student's: the best of many arms is selected, and all share the current mixture as their control. The
@@ -13,9 +13,8 @@ probability that a cycle of equal arms promotes any of them is therefore at most
 2,000 simulated cycles of 2 to 16 arms. The cost of the pooled variance: if one arm is three times as noisy as the
 others, it becomes 4 to 6 %.
 
-Response of bits per byte to the mixture: a fit over all arms, in addition to the comparison.
-
-Two forms are fitted to each source, and the one with the smaller leave-one-out error is kept:
+Response of bits per byte to the mixture. Two forms are fitted to each source, and the one with the smaller
+leave-one-out error is kept:
 
     power        log(bpb_i) = a_i - alpha_i log(sum_j s_ij w_j + 0.001),  s_ii = 1
                  a power law in the effective share of source i, where one token of source j counts as s_ij of source i
@@ -39,7 +38,22 @@ from scipy.optimize import brentq, least_squares, minimize
 from scipy.special import ndtr
 from scipy.stats import chi, spearmanr
 
+Floats = NDArray[np.float64]
+
 _NODES = 80
+"""Points of each quadrature of `dunnett`."""
+
+Curve = Callable[[Floats], Floats]
+"""log(bpb) of one source, shape (n,), for weights of shape (n, sources)."""
+
+_EPSILON = 1e-3
+_USUAL_EXPONENT, _USUAL_WORTH = 0.1, 0.05
+
+_PULL = 3e-3
+"""Strength of the prior of the power form's parameters, in units of log(bpb) per factor e: about the noise of a run, so
+that measurements outweigh it."""
+
+_RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -147,18 +161,6 @@ def dunnett(arms: int, freedom: int, confidence: float) -> float:
         return float((q_weight / 2) @ inside @ z_weight)
 
     return float(brentq(lambda c: coverage(c) - confidence, 0.1, 1e4, xtol=1e-10))
-
-
-Floats = NDArray[np.float64]
-Curve = Callable[[Floats], Floats]
-"""log(bpb) of one source, shape (n,), for weights of shape (n, sources)."""
-
-_EPSILON = 1e-3
-_USUAL_EXPONENT, _USUAL_WORTH = 0.1, 0.05
-_PULL = 3e-3
-"""Strength of the prior of the power form's parameters, in units of log(bpb) per factor e: about the noise of a run, so
-that measurements outweigh it."""
-_RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
