@@ -27,7 +27,7 @@ from tasks.run import lineage
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-from tasks.stages.chunks.pages import Pages
+from tasks.stages.chunks.structure import Pages
 
 Found = dict[str, Any]
 

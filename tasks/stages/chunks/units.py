@@ -44,8 +44,7 @@ from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import digest128, normalise
 from tasks.formats.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.chunks.config import ChunksConfig
-from tasks.stages.chunks.pages import Pages
-from tasks.stages.chunks.structure import Block, blocks
+from tasks.stages.chunks.structure import Block, Pages, blocks
 
 Count = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each of some texts."""
