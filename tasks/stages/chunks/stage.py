@@ -41,7 +41,7 @@ from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import range_of, row_of
 from tasks.stages.chunks.config import ChunksConfig
-from tasks.stages.chunks.units import KEPT, RUN, Job, cut_part
+from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part
 
 VERSION = 2
 

@@ -9,7 +9,7 @@ from tasks.core.artifact import Artifact
 from tasks.formats.documents import DOCUMENT
 from tasks.formats.layout_tables import LAYOUT
 from tasks.stages.chunks.config import ChunksConfig
-from tasks.stages.chunks.units import Count, counter
+from tasks.stages.chunks.cut import Count, counter
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig
 from tests.conftest import run_stage_in

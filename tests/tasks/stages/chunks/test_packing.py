@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tasks.formats.chunks import rendered
 from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks.cut import Cut, Packer, units
 from tasks.stages.chunks.structure import blocks
-from tasks.stages.chunks.units import Cut, Packer, units
 from tests.tasks.stages.chunks.made import WORDS, count
 
 CODE = "```python\n" + "".join(f"def f{n}(a):\n    return a + {n}\n\n" for n in range(6)) + "```"
