@@ -26,7 +26,13 @@ from tasks.core.errors import SluiceError, TransientError
 from tasks.core.extensions import packages
 
 log = logging.getLogger("sluice.engine")
+
 Workers = Mapping[str, Mapping[str, Any]]
+"""Workers by address, as Dask's scheduler describes them."""
+
+Versions = Mapping[str, str | None]
+"""Versions of packages, and of the code, by name."""
+
 PACKAGES = ("python", "sluice", "dask", "distributed", "numpy", "pyarrow")
 """Packages whose versions must be equal; of Python the first two numbers."""
 
@@ -42,7 +48,6 @@ DEMO = "demo"
 EXTENSIONS = "extensions"
 """Key of the packages that provide filters and parsers, with their versions."""
 
-Versions = Mapping[str, str | None]
 _CONNECT_S = 30
 """Longest wait for a scheduler to answer, at first and again after it was lost."""
 
