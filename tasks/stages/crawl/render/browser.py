@@ -20,11 +20,11 @@ from playwright.async_api import Error, Playwright, ViewportSize, async_playwrig
 
 from tasks.core.errors import InputError, TransientError
 from tasks.formats.web.url import authority
+from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.guard import Guard
 from tasks.stages.crawl.render.page import PageError, PageView, Shown
 from tasks.stages.crawl.render.proxy import Proxy
 from tasks.stages.crawl.render.queue import Source
-from tasks.stages.crawl.render_config import RenderConfig
 
 log = logging.getLogger("sluice.crawl")
 

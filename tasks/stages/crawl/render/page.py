@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from playwright.async_api import BrowserContext, Dialog, Error, Page, Request, Route
 
 from tasks.formats.web.canonical_url import canonical
+from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.queue import Source
-from tasks.stages.crawl.render_config import RenderConfig
 
 _GRACE_S = 3.0
 _LOOK_S = 0.05

@@ -9,9 +9,8 @@ import pytest
 from crawl_site import Site, linked
 
 from tasks.core.config import parse
-from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.config import CrawlConfig, RenderConfig
 from tasks.stages.crawl.hosts_file import HostSettings, read
-from tasks.stages.crawl.render_config import RenderConfig
 
 DOC = Path(__file__).parents[4] / "docs" / "crawl.md"
 TEXT = DOC.read_text()

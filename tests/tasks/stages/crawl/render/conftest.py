@@ -11,8 +11,8 @@ import pytest
 from aiohttp.abc import AbstractResolver
 
 from tasks.core.errors import InputError
+from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.guard import Guard
-from tasks.stages.crawl.render_config import RenderConfig
 
 QUICK = {"settle_ms": 300, "timeout_s": 10.0}
 

@@ -3,8 +3,7 @@
 from crawl_site import Site
 from fastwarc import ArchiveIterator, WarcRecordType
 
-from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.render_config import RenderConfig
+from tasks.stages.crawl.config import CrawlConfig, RenderConfig
 
 SHELL = """<!doctype html><html><head><title>Shop</title></head><body><div id="root"></div>
 <noscript>You need to enable JavaScript to run this app.</noscript><script src="/app.js"></script></body></html>"""
