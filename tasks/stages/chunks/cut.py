@@ -48,15 +48,152 @@ from tasks.stages.chunks.structure import Block, Pages, blocks
 
 Count = Callable[[Sequence[str]], list[int]]
 """Returns the number of tokens of each of some texts."""
-Span = tuple[int, int]
 
+Span = tuple[int, int]
 _BLANK = re.compile(r"\n(?:[ \t]*\n)+")
+
 LINE = re.compile(r"\n")
 """What is between two lines."""
+
 SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])")
 """What is between two sentences: white space behind a full stop or the like, nothing behind an ideographic one."""
+
 _BYTES = 4
 """Most bytes of a code point in UTF-8, and so most tokens of a byte-level tokenizer."""
+
+CUT = pa.schema([*CHUNK, pa.field("reason", pa.string(), nullable=False)])  # "" where it is no garbage
+
+RUN = np.dtype([("key", "<u8"), ("rest", "<u8"), ("rank", "u1"), ("id", HALVES), ("row", "<u8")])
+"""A chunk: the halves of its text's digest, 0 for a gold document and 1 for others, its id, its row in `cut/` as a row
+id (`tasks.formats.row_ids`)."""
+
+KEPT = "kept/"
+_GOLD = "gold"
+_BATCH = 256
+
+_NO_TEXT = {"text": "", "title": "", "headings": (), "sections": ()}
+"""Of a chunk of a document that is taken down."""
+
+_READ = ["id", "url", "source", "language", "tier", "title", "text"]
+Row = dict[str, Any]
+
+_TAILS = 16
+"""Most places at which an overlap may begin that are tried."""
+
+_TAIL_CHARACTERS = 8
+"""Code points that are searched for such places, per token of the overlap."""
+
+HEADING_ONLY, FEW_WORDS, FEW_LETTERS = "heading_only", "few_words", "few_letters"
+FEW_DISTINCT_WORDS, CONTENTS = "few_distinct_words", "contents"
+
+_LONG = 50
+"""Words from which on they can be expected to differ."""
+
+_LEADER = re.compile(r"(?:\.[ \t]?){4,}[ \t]*\d+[ \t]*$|…[ \t]*\d+[ \t]*$", re.MULTILINE)
+"""The dots between a title and the number of its page."""
+
+_DRAWN = re.compile(r"([^\w\s])\1{2,}")
+"""Underlines, rules and borders of tables: drawn with signs, and no text."""
+
+FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all parts are cut with."""
+
+    config: ChunksConfig
+    documents: ArtifactFolder
+    extracted: ArtifactFolder
+    tokenizer: ArtifactFolder
+    takedowns: tuple[ArtifactFolder, ...]
+
+
+def cut_part(job: Job, part: Part, given: tuple[int, str, str, bool]) -> None:
+    """Writes one part; runs on a worker.
+
+    Args:
+        job: see `Job`.
+        part: receives the files.
+        given: number and name of the part, the path of its run, and whether any of its documents have a layout.
+    """
+    number, name, path, paged = given
+    documents = job.documents.table(f"{KEPT}{name}.parquet", columns=_READ)
+    gone = Tombstones.read(job.takedowns).mask(documents)
+    pages = _pages(job.extracted, name, documents) if paged else {}
+    count = counter(job.tokenizer.read(FILE).decode())
+    rows: list[Row] = []
+    for batch in documents.append_column("gone", pa.array(gone)).to_batches(max_chunksize=_BATCH):
+        for document in batch.to_pylist():
+            rows += _chunks(job.config, document, pages.get(document["id"]), count)
+    table = pa.Table.from_pylist(rows, schema=CUT)
+    with part.file(f"cut/{name}.parquet", rows=table.num_rows) as file:
+        pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
+    sorted_runs.write(part, path, [_run(number, rows)])
+    part.metric("documents", documents.num_rows)
+    part.metric("cut", len(rows))
+
+
+def _pages(extracted: ArtifactFolder, name: str, documents: pa.Table) -> dict[str, Pages]:
+    """Returns the layouts of the documents of a part by their ids."""
+    ids = documents.column("id")
+    layouts = extracted.table(f"layout/{name}.parquet", filters=pc.field("id").isin(ids))
+    wanted = pc.field("id").isin(layouts.column("id"))
+    texts = extracted.table(f"documents/{name}.parquet", ["id", "text"], wanted)
+    before = dict(zip(texts["id"].to_pylist(), texts["text"].to_pylist(), strict=True))
+    rows = pc.index_in(layouts.column("id"), value_set=ids)
+    kept = documents.column("text").take(rows).to_pylist()
+    found = zip(layouts["id"].to_pylist(), kept, layouts["layout"].to_pylist(), strict=True)
+    return {doc_id: Pages(before[doc_id], text, layout) for doc_id, text, layout in found}
+
+
+def _chunks(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None, count: Count) -> Iterator[Row]:
+    """Yields the rows of CUT of a document; those of one that is taken down have no text and no title."""
+    text = document["text"]
+    found = units(text, _structure(config, document, pages), config.max_tokens, count)
+    for cut in Packer(text, found, config, count).chunks():
+        reason = TAKEDOWN if document["gone"] else garbage(text[cut.start + cut.overlap : cut.end], cut.kind, config)
+        boxes = pages.boxes(cut.start, cut.end) if pages else None
+        stretch = text[cut.start : cut.end]
+        yield {
+            "id": chunk_id(document["id"], cut.start, stretch),
+            "document": document["id"],
+            **{name: document[name] for name in ("url", "source", "language", "tier", "title")},
+            **cut._asdict(),
+            **(_NO_TEXT if document["gone"] else {"text": stretch}),
+            "pages": None if boxes is None else sorted({one["page"] for one in boxes}),
+            "boxes": boxes,
+            "reason": reason,
+        }
+
+
+def _structure(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None) -> list[Block]:
+    if pages:
+        return pages.blocks()
+    if document["source"] in config.code_sources:
+        return [Block(0, len(document["text"].rstrip()), CODE)]
+    return blocks(document["text"])
+
+
+def _run(part: int, rows: list[Row]) -> NDArray[np.void]:
+    """Returns RUN of the chunks of a part that are no garbage, sorted by key."""
+    good = [number for number, row in enumerate(rows) if not row["reason"]]
+    digests = packed_ids.pack(pa.array([digest128(_same(rows[number])) for number in good], pa.string()))
+    found = np.empty(len(good), RUN)
+    found["key"], found["rest"] = digests[:, 0], digests[:, 1]
+    found["rank"] = [rows[number]["tier"] != _GOLD for number in good]
+    found["id"] = packed_ids.pack(pa.array([rows[number]["id"] for number in good], pa.string()))
+    found["row"] = row_ids_of(part, np.array(good, np.int64))
+    return sorted_runs.by_key(found)
+
+
+def _same(row: Row) -> str:
+    """Returns what two chunks have in common that count as equal.
+
+    Of text the normalised words; of code and tables, where signs mean something, all characters.
+    """
+    own = row["text"][row["overlap"] :]
+    return f"{TEXT}\n{normalise(own)}" if row["kind"] == TEXT else f"{row['kind']}\n{own}"
 
 
 class Heading(NamedTuple):
@@ -166,124 +303,6 @@ def _runs(text: str, span: Span, most: int) -> Iterator[Span]:
             end = at if at > start else end
         yield from _stripped(text, start, end)
         start = end
-
-
-CUT = pa.schema([*CHUNK, pa.field("reason", pa.string(), nullable=False)])  # "" where it is no garbage
-RUN = np.dtype([("key", "<u8"), ("rest", "<u8"), ("rank", "u1"), ("id", HALVES), ("row", "<u8")])
-"""A chunk: the halves of its text's digest, 0 for a gold document and 1 for others, its id, its row in `cut/` as a row
-id (`tasks.formats.row_ids`)."""
-KEPT = "kept/"
-_GOLD = "gold"
-_BATCH = 256
-_NO_TEXT = {"text": "", "title": "", "headings": (), "sections": ()}
-"""Of a chunk of a document that is taken down."""
-_READ = ["id", "url", "source", "language", "tier", "title", "text"]
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all parts are cut with."""
-
-    config: ChunksConfig
-    documents: ArtifactFolder
-    extracted: ArtifactFolder
-    tokenizer: ArtifactFolder
-    takedowns: tuple[ArtifactFolder, ...]
-
-
-def cut_part(job: Job, part: Part, given: tuple[int, str, str, bool]) -> None:
-    """Writes one part; runs on a worker.
-
-    Args:
-        job: see `Job`.
-        part: receives the files.
-        given: number and name of the part, the path of its run, and whether any of its documents have a layout.
-    """
-    number, name, path, paged = given
-    documents = job.documents.table(f"{KEPT}{name}.parquet", columns=_READ)
-    gone = Tombstones.read(job.takedowns).mask(documents)
-    pages = _pages(job.extracted, name, documents) if paged else {}
-    count = counter(job.tokenizer.read(FILE).decode())
-    rows: list[Row] = []
-    for batch in documents.append_column("gone", pa.array(gone)).to_batches(max_chunksize=_BATCH):
-        for document in batch.to_pylist():
-            rows += _chunks(job.config, document, pages.get(document["id"]), count)
-    table = pa.Table.from_pylist(rows, schema=CUT)
-    with part.file(f"cut/{name}.parquet", rows=table.num_rows) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
-    sorted_runs.write(part, path, [_run(number, rows)])
-    part.metric("documents", documents.num_rows)
-    part.metric("cut", len(rows))
-
-
-def _pages(extracted: ArtifactFolder, name: str, documents: pa.Table) -> dict[str, Pages]:
-    """Returns the layouts of the documents of a part by their ids."""
-    ids = documents.column("id")
-    layouts = extracted.table(f"layout/{name}.parquet", filters=pc.field("id").isin(ids))
-    wanted = pc.field("id").isin(layouts.column("id"))
-    texts = extracted.table(f"documents/{name}.parquet", ["id", "text"], wanted)
-    before = dict(zip(texts["id"].to_pylist(), texts["text"].to_pylist(), strict=True))
-    rows = pc.index_in(layouts.column("id"), value_set=ids)
-    kept = documents.column("text").take(rows).to_pylist()
-    found = zip(layouts["id"].to_pylist(), kept, layouts["layout"].to_pylist(), strict=True)
-    return {doc_id: Pages(before[doc_id], text, layout) for doc_id, text, layout in found}
-
-
-def _chunks(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None, count: Count) -> Iterator[Row]:
-    """Yields the rows of CUT of a document; those of one that is taken down have no text and no title."""
-    text = document["text"]
-    found = units(text, _structure(config, document, pages), config.max_tokens, count)
-    for cut in Packer(text, found, config, count).chunks():
-        reason = TAKEDOWN if document["gone"] else garbage(text[cut.start + cut.overlap : cut.end], cut.kind, config)
-        boxes = pages.boxes(cut.start, cut.end) if pages else None
-        stretch = text[cut.start : cut.end]
-        yield {
-            "id": chunk_id(document["id"], cut.start, stretch),
-            "document": document["id"],
-            **{name: document[name] for name in ("url", "source", "language", "tier", "title")},
-            **cut._asdict(),
-            **(_NO_TEXT if document["gone"] else {"text": stretch}),
-            "pages": None if boxes is None else sorted({one["page"] for one in boxes}),
-            "boxes": boxes,
-            "reason": reason,
-        }
-
-
-def _structure(config: ChunksConfig, document: Mapping[str, Any], pages: Pages | None) -> list[Block]:
-    if pages:
-        return pages.blocks()
-    if document["source"] in config.code_sources:
-        return [Block(0, len(document["text"].rstrip()), CODE)]
-    return blocks(document["text"])
-
-
-def _run(part: int, rows: list[Row]) -> NDArray[np.void]:
-    """Returns RUN of the chunks of a part that are no garbage, sorted by key."""
-    good = [number for number, row in enumerate(rows) if not row["reason"]]
-    digests = packed_ids.pack(pa.array([digest128(_same(rows[number])) for number in good], pa.string()))
-    found = np.empty(len(good), RUN)
-    found["key"], found["rest"] = digests[:, 0], digests[:, 1]
-    found["rank"] = [rows[number]["tier"] != _GOLD for number in good]
-    found["id"] = packed_ids.pack(pa.array([rows[number]["id"] for number in good], pa.string()))
-    found["row"] = row_ids_of(part, np.array(good, np.int64))
-    return sorted_runs.by_key(found)
-
-
-def _same(row: Row) -> str:
-    """Returns what two chunks have in common that count as equal.
-
-    Of text the normalised words; of code and tables, where signs mean something, all characters.
-    """
-    own = row["text"][row["overlap"] :]
-    return f"{TEXT}\n{normalise(own)}" if row["kind"] == TEXT else f"{row['kind']}\n{own}"
-
-
-_TAILS = 16
-"""Most places at which an overlap may begin that are tried."""
-_TAIL_CHARACTERS = 8
-"""Code points that are searched for such places, per token of the overlap."""
 
 
 class Cut(NamedTuple):
@@ -422,17 +441,6 @@ def _kind(held: Sequence[Unit]) -> str:
     return max(sizes, key=lambda kind: (sizes[kind], kind == TEXT))
 
 
-HEADING_ONLY, FEW_WORDS, FEW_LETTERS = "heading_only", "few_words", "few_letters"
-FEW_DISTINCT_WORDS, CONTENTS = "few_distinct_words", "contents"
-_LONG = 50
-"""Words from which on they can be expected to differ."""
-_LEADER = re.compile(r"(?:\.[ \t]?){4,}[ \t]*\d+[ \t]*$|…[ \t]*\d+[ \t]*$", re.MULTILINE)
-"""The dots between a title and the number of its page."""
-
-_DRAWN = re.compile(r"([^\w\s])\1{2,}")
-"""Underlines, rules and borders of tables: drawn with signs, and no text."""
-
-
 def garbage(text: str, kind: str, config: ChunksConfig) -> str:
     """Returns the reason why a chunk is garbage, the first of the rules; "" where it is none.
 
@@ -455,9 +463,6 @@ def garbage(text: str, kind: str, config: ChunksConfig) -> str:
         return FEW_DISTINCT_WORDS
     lines = sum(1 for line in text.split("\n") if line.strip())
     return CONTENTS if lines > 2 and 2 * len(_LEADER.findall(text)) >= lines else ""
-
-
-FILE = "tokenizer.json"
 
 
 @lru_cache(maxsize=2)

@@ -3,23 +3,18 @@
 Reads `documents` (kept/), of `extracted` the layout of paged documents and their texts, `tokenizer`, and the takedowns
 in force (`takedowns`), whose documents give no chunk. Writes
 
+    cut/ runs/               the chunks of each part (`cut`); not in the artifact
+    copies/<range>.bin       every chunk with the text of another one that is kept (COPY), by row; not in the artifact
     chunks/<part>.parquet    the chunks that are kept (`tasks.formats.chunks.CHUNK`)
     rejected/<part>.parquet  the others, with reasons (`tasks.formats.chunks.REJECTED`)
-    cut/ runs/ copies/       what the steps below leave to each other; not in the artifact
 
-    cut      per part, on workers             the one pass over the texts (`cut`)
-    compare  per range of hashes, on workers  equal texts (`equal`)
-    keep     per part, on workers             what becomes of each chunk (`equal`)
+in three steps on workers:
+
+    cut      per part             the one pass over the texts
+    compare  per range of hashes  equal texts
+    keep     per part             what becomes of each chunk
 
 Rows in are chunks that were cut; each goes out or is rejected with one reason.
-
-Second and third step: which chunks have the text of another one, and what becomes of each.
-
-Reads the `runs/` of all parts by ranges of hashes and the part's `cut/`. Writes
-
-    copies/<range>.bin       every chunk with the text of another one that is kept (COPY), sorted by row
-    chunks/<part>.parquet    the chunks that are kept (`tasks.formats.chunks.CHUNK`)
-    rejected/<part>.parquet  the others, with reasons (`tasks.formats.chunks.REJECTED`)
 """
 
 from collections.abc import Iterable
@@ -44,6 +39,11 @@ from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part
 
 VERSION = 2
+
+COPY = np.dtype([("key", "<u8"), ("of", HALVES)])
+"""A chunk that is not kept: its row in `cut/` as a row id, and the id of the chunk that is."""
+
+DUPLICATE = "duplicate"
 
 
 def run(config: ChunksConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -92,11 +92,6 @@ def _note(metrics: dict[str, float]) -> str:
     mean = metrics["tokens"] / metrics["chunks"] if metrics["chunks"] else 0.0
     kept = f"{metrics['chunks']:,.0f} of {metrics['cut']:,.0f} chunks are kept, with {mean:,.0f} tokens each"
     return f"{kept}; of {metrics['documents']:,.0f} documents"
-
-
-COPY = np.dtype([("key", "<u8"), ("of", HALVES)])
-"""A chunk that is not kept: its row in `cut/` as a row id, and the id of the chunk that is."""
-DUPLICATE = "duplicate"
 
 
 def compare_part(own: ArtifactFolder, runs: Buckets, copies: Buckets, part: Part, number: int) -> None:

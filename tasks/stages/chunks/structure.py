@@ -1,14 +1,13 @@
-r"""Structure of a plain text: its headings, fenced code, tables and paragraphs.
+"""Structure of a text: headings, code, tables and paragraphs, found in its lines or by the layout of its pages.
 
-Pure functions. Headings and fences are those of CommonMark 0.31 (sections 4.2, 4.3, 4.5) with three differences, since
-most texts are not Markdown: an underlined heading is a single line, an underline has at least three characters, and a
-fence that nothing closes is text. A table is lines with bars over a delimiter row (GitHub Flavored Markdown, section
-4.10), or three and more lines with the same number of bars or tabs.
+Pure functions. `blocks` reads a plain text. Headings and fences are those of CommonMark 0.31 (sections 4.2, 4.3, 4.5)
+with three differences, since most texts are not Markdown: an underlined heading is a single line, an underline has at
+least three characters, and a fence that nothing closes is text. A table is lines with bars over a delimiter row (GitHub
+Flavored Markdown, section 4.10), or three and more lines with the same number of bars or tabs.
 
-The layout of a document of pages, at the places of its kept text.
-
-Pure functions. A layout counts code points of the extracted text. What is kept of it may have masked stretches and lack
-lines; the lines of both are paired, and what stands in a line that has changed counts as standing in all of it.
+`Pages` reads the layout of a document of pages. It counts code points of the extracted text, and what is kept of that
+may have masked stretches and lack lines: the lines of both are paired, and what stands in a line that has changed counts
+as standing in all of it.
 """
 
 import re
@@ -26,6 +25,13 @@ _UNDERLINE = re.compile(r" {0,3}(={3,}|-{3,})[ \t]*")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)")
 _DELIMITER = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 _TABLE_LINES = 3
+_KINDS = {"heading": HEADING, "table": TABLE, "code": CODE}
+_NUMBER = re.compile(r"(\d{1,3}(?:\.\d{1,3}){0,4})\.?\s")
+_PARAGRAPH = re.compile(r"\S.*(?:\n.*\S.*)*")
+_BOX = ("page", "x0", "y0", "x1", "y1")
+
+Piece = Mapping[str, Any]
+"""An entry of a layout (`tasks.formats.layout_tables`)."""
 
 
 class Block(NamedTuple):
@@ -138,15 +144,6 @@ class _Parser:
 def _paragraph(lines: Sequence[_Line]) -> Iterator[Block]:
     if lines:
         yield Block(lines[0].start, lines[-1].end, TEXT)
-
-
-_KINDS = {"heading": HEADING, "table": TABLE, "code": CODE}
-_NUMBER = re.compile(r"(\d{1,3}(?:\.\d{1,3}){0,4})\.?\s")
-_PARAGRAPH = re.compile(r"\S.*(?:\n.*\S.*)*")
-_BOX = ("page", "x0", "y0", "x1", "y1")
-
-Piece = Mapping[str, Any]
-"""An entry of a layout (`tasks.formats.layout_tables`)."""
 
 
 class Pages:
