@@ -1,31 +1,108 @@
 """Stage `publish`: closes a crawl cycle with one artifact that names every WARC file and the new crawl DB.
 
 Reads the segments, the rendered pages and the new crawl DB. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA),
-`index.cdxj`, and the report (`tasks.stages.crawl.health`). The WARC files stay in the segments: publishing
+`index.cdxj`, and the report (`tasks.stages.crawl.publish`). The WARC files stay in the segments: publishing
 costs no copy. The next cycle starts from the crawl DB that the newest of these artifacts was made from: its record is
 the pointer that is swapped.
+
+Report of a crawl cycle: by registered domain, by reason, and takedowns.
+
+Reads the logs of the segments, their host tables, and the new crawl DB.
 """
 
 import contextlib
 import heapq
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.warc.archive import INDEX as INDEX_FILE
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
-from tasks.stages.crawl import health
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import duck
-from tasks.stages.crawl.storage.segment import INDEX, WARC
+from tasks.stages.crawl.db import crawldb, duck, hostlog
+from tasks.stages.crawl.db.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
+from tasks.stages.crawl.storage.segment import INDEX, LOG, WARC
+
+DOMAINS_FILE = "domains.parquet"
+TAKEDOWN_FILE = "takedown.parquet"
+_SHOWN = 500
+
+_DOMAINS = f"""
+CREATE TABLE domains AS
+SELECT d.domain, count(DISTINCT l.host) AS hosts, count(*) FILTER (l.requested) AS requests,
+  count(*) FILTER (l.status = '{SUCCESS}') AS pages, count(*) FILTER (l.status = '{NOT_MODIFIED}') AS unchanged,
+  count(*) FILTER (l.reason = 'robots_denied') AS robots_denied,
+  count(*) FILTER (l.reason IN ('noindex', 'ai_optout')) AS opted_out,
+  count(*) FILTER (l.status = '{DUPLICATE}') AS duplicates,
+  count(*) FILTER (l.reason NOT IN ('', 'redirect', 'duplicate', 'robots_denied', 'noindex', 'ai_optout')) AS errors,
+  coalesce(mode(l.reason) FILTER (l.reason NOT IN ('', 'redirect')), '') AS main_reason,
+  count(*) FILTER (l.unread <> '') AS links_unread,
+  CAST(sum(l.bytes) AS BIGINT) AS bytes, max(s.latency_s) AS slowest_s,
+  CAST(coalesce(max(s.traps), 0) AS BIGINT) AS traps
+FROM log l LEFT JOIN hosts d USING (host) LEFT JOIN seen s USING (host)
+GROUP BY d.domain
+"""
+
+DOMAINS = "SELECT * FROM domains ORDER BY pages DESC, domain"
+
+TAKEDOWN = """
+SELECT url, takedown AS reason, warc_path, warc_offset, 'urn:uuid:' || record_id AS record_id, captured_at
+FROM urls WHERE takedown <> '' ORDER BY url
+"""
+
+# Counts of the whole cycle, for MLflow: errors by class among them.
+_REASONS = """
+SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect', 'duplicate') GROUP BY reason ORDER BY reason
+"""
+_PAGES = f"SELECT count(*) FILTER (status = '{DUPLICATE}'), count(*) FILTER (unread <> '') FROM log"
+
+
+def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
+    """Creates the views and the table of domains that the queries above read."""
+    duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
+    seen = [(one, path) for one in segments for path in one.files(hostlog.HOSTS)]
+    duck.view(connection, "seen", seen, hostlog.SEEN_HOSTS)
+    duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
+    duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
+    connection.execute(_DOMAINS)
+
+
+def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    """Returns the cycle's numbers: duplicates, pages without links, URLs by status, and without a page by reason."""
+    statuses = connection.execute("SELECT status, count(*) FROM urls GROUP BY status ORDER BY status").fetchall()
+    reasons = connection.execute(_REASONS).fetchall()
+    ((duplicates, unread),) = connection.execute(_PAGES).fetchall()
+    return {
+        "duplicates": float(duplicates),
+        "links_unread": float(unread),
+        **{status: float(count) for status, count in statuses},
+        **{f"errors.{reason}": float(count) for reason, count in reasons},
+    }
+
+
+def page(domains: pa.Table) -> bytes:
+    """Returns the table of domains as an HTML page, the largest domains first."""
+    rows = [[_text(value) for value in row.values()] for row in domains.slice(0, _SHOWN).to_pylist()]
+    names = [name.replace("_", " ") for name in domains.column_names]
+    html = template(__package__, "health.html").render(names=names, rows=rows, more=domains.num_rows - _SHOWN)
+    return html.encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "" if value is None else str(value)
+
 
 VERSION = 4
 
@@ -56,14 +133,14 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
                 for line in _index(segments):
                     file.write(line.encode())
     with duck.connect(output.scratch) as connection:
-        health.attach(connection, inputs.many("segments"), inputs.many("crawldb"))
-        numbers = health.figures(connection)
+        attach(connection, inputs.many("segments"), inputs.many("crawldb"))
+        numbers = figures(connection)
         if "health" not in output.committed:
             with output.part("health") as part:
-                duck.write(connection, part, health.DOMAINS_FILE, health.DOMAINS)
-                takedown = duck.write(connection, part, health.TAKEDOWN_FILE, health.TAKEDOWN)
+                duck.write(connection, part, DOMAINS_FILE, DOMAINS)
+                takedown = duck.write(connection, part, TAKEDOWN_FILE, TAKEDOWN)
                 part.metric("takedown", takedown)
-        output.log_file("domains.html", health.page(connection.sql(health.DOMAINS).to_arrow_table()))
+        output.log_file("domains.html", page(connection.sql(DOMAINS).to_arrow_table()))
     size = sum(row["bytes"] for row in rows)
     numbers |= {"pages": float(captures), "warc_bytes": float(size)}
     return Report(numbers, note=f"{captures} pages in {len(rows)} files")

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tasks.stages.crawl.health import page
+from tasks.stages.crawl.publish import page
 
 
 def test_the_page_lists_the_first_500_domains_as_text_and_counts_the_rest() -> None:
