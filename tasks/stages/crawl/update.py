@@ -2,8 +2,24 @@
 
 Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its
 previous crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
-(`tasks.stages.crawl.db.crawldb`), a new generation. The rules are in `tasks.stages.crawl.db.merge`; 10 million known
+(`tasks.stages.crawl.db.crawldb`), a new generation. The rules are in `tasks.stages.crawl.update`; 10 million known
 URLs, 500,000 fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
+
+Merge of one cycle into the crawl DB, as SQL: known URLs, their status, when they are due again.
+
+Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition, not too deep),
+`listed` (fetchlist.FETCHLIST), `seeds` (inject.SEEDS of the partition). Rows that were not tried are written first,
+then those that were, both in the previous order, then the new ones by key: no sort of the whole, and equal inputs give
+equal bytes. Of rows that were not tried only the due time may change.
+
+Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
+and 30 d. A redirect counts as unchanged while it leads to the same address. A seed with an interval of its own keeps
+it. Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
+then gone; a page that was postponed with its host, or whose host is denied, has not failed. A capture whose permission
+is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth
+of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
+it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
+request a day.
 """
 
 from collections.abc import Sequence
@@ -19,11 +35,171 @@ from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tombstones import Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, hostlog, merge, takedown
+from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog, hostlog, takedown
+from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.db.known import Known
+from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.inject import file_of, number_of
+from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage.segment import LINK, LOG
+
+# Reasons of pages that have not failed themselves.
+_PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
+
+NEW = """
+CREATE TABLE new AS
+SELECT key, any_value(url) AS url, min(depth) AS depth, min(seen) AS seen
+FROM (
+  SELECT key, url, depth, seen FROM links
+  UNION ALL SELECT key, url, depth, NULL AS seen FROM listed
+  UNION ALL SELECT key, url, depth, fetched_at AS seen FROM log
+) ANTI JOIN previous USING (key) GROUP BY key ORDER BY key
+"""
+
+# Known pages that sitemaps call changed since they were fetched. Those that do not answer wait as they would.
+SOONER = """
+CREATE TABLE sooner AS
+SELECT key FROM previous JOIN (
+  SELECT key, max(lastmod) AS lastmod FROM links WHERE lastmod IS NOT NULL GROUP BY key
+) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
+"""
+
+_REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
+
+# The empty row adds the columns to crawl DBs that were made without them.
+_TRIED_AND_NEW = """
+  SELECT * FROM previous SEMI JOIN log USING (key)
+  UNION ALL BY NAME SELECT key, url, depth, seen AS first_seen FROM new
+  UNION ALL BY NAME SELECT CAST(NULL AS VARCHAR) AS terms, CAST(NULL AS VARCHAR) AS redirect WHERE false
+"""
+
+
+def _list(words: tuple[str, ...]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+_MERGED = f"""
+SELECT * REPLACE (
+  CASE WHEN key IN (SELECT key FROM sooner)
+    THEN least(next_due, greatest(last_fetch + to_seconds({crawldb.SHORTEST_INTERVAL_S}), CAST($now AS TIMESTAMPTZ)))
+    ELSE next_due
+  END AS next_due
+) FROM previous ANTI JOIN log USING (key) UNION ALL BY NAME (
+WITH joined AS (
+  SELECT a.* EXCLUDE (record_id), a.record_id AS a_record_id, l.key IS NOT NULL AS tried, l.status AS l_status,
+    l.reason AS l_reason, l.kind AS l_kind, l.fetched_at, l.etag AS l_etag, l.last_modified AS l_last_modified,
+    l.payload_digest AS l_digest, l.record_id AS l_record_id, l.warc_file, l.warc_offset AS l_warc_offset,
+    l.canonical AS l_canonical, l.terms AS l_terms, l.redirect AS l_redirect, s.interval_s AS seed_interval,
+    l.status IN ({_list(_REDIRECTS)}) AS redirected,
+    coalesce(l.status = '{fetchlog.SUCCESS}', false) AS captured,
+    coalesce(l.status = '{fetchlog.NOT_MODIFIED}'
+      OR (l.status = '{fetchlog.SUCCESS}' AND l.payload_digest = a.payload_digest), false) AS unchanged,
+    CASE WHEN l.status IS NULL OR l.reason IN ({_list(_PUT_OFF)}) THEN coalesce(a.fails, 0)
+      WHEN l.status = '{fetchlog.RETRY}' THEN coalesce(a.fails, 0) + 1 ELSE 0 END AS now_fails
+  FROM ({_TRIED_AND_NEW}) a LEFT JOIN log l ON a.key = l.key LEFT JOIN seeds s ON a.key = s.key
+), paced AS (
+  SELECT *,
+    coalesce(l_status = '{fetchlog.RETRY}' AND now_fails < {crawldb.MAX_FAILS}, false) AS patient,
+    CASE
+      WHEN seed_interval IS NOT NULL AND (captured OR unchanged OR redirected) THEN seed_interval
+      WHEN captured AND l_canonical NOT IN ('', url) THEN {crawldb.LONGEST_INTERVAL_S}
+      WHEN unchanged OR (redirected AND l_redirect = redirect) THEN
+        least(CAST(interval_s * {crawldb.UNCHANGED_FACTOR} AS BIGINT), {crawldb.LONGEST_INTERVAL_S})
+      WHEN (captured AND payload_digest <> '') OR (redirected AND redirect <> '') THEN
+        greatest(CAST(interval_s * {crawldb.CHANGED_FACTOR} AS BIGINT), {crawldb.SHORTEST_INTERVAL_S})
+      WHEN l_status IN ('{fetchlog.GONE}', '{fetchlog.DUPLICATE}') THEN {crawldb.LONGEST_INTERVAL_S}
+      ELSE coalesce(interval_s, {crawldb.FIRST_INTERVAL_S})
+    END AS now_interval
+  FROM joined
+)
+SELECT key, url,
+  CASE
+    WHEN NOT tried OR patient THEN coalesce(status, '{crawldb.UNFETCHED}')
+    WHEN unchanged THEN '{crawldb.NOT_MODIFIED}'
+    WHEN captured THEN '{crawldb.FETCHED}'
+    WHEN l_status = '{fetchlog.DUPLICATE}' THEN '{crawldb.DUPLICATE}'
+    WHEN l_status = '{fetchlog.REDIRECT_PERMANENT}' THEN '{crawldb.REDIRECT_PERMANENT}'
+    WHEN l_status = '{fetchlog.REDIRECT_TEMPORARY}' THEN '{crawldb.REDIRECT_TEMPORARY}'
+    ELSE '{crawldb.GONE}'
+  END AS status,
+  CASE WHEN tried THEN l_reason ELSE coalesce(reason, '') END AS reason,
+  CASE WHEN captured THEN l_kind ELSE coalesce(kind, '{fetchlog.PAGE}') END AS kind,
+  CAST(depth AS INTEGER) AS depth,
+  coalesce(first_seen, fetched_at, CAST($now AS TIMESTAMPTZ)) AS first_seen,
+  CASE WHEN tried THEN fetched_at ELSE last_fetch END AS last_fetch,
+  CASE
+    WHEN NOT tried THEN coalesce(next_due, first_seen, CAST($now AS TIMESTAMPTZ))
+    WHEN patient THEN fetched_at
+      + to_seconds({crawldb.SHORTEST_INTERVAL_S} * CAST(power(2, greatest(now_fails, 1) - 1) AS BIGINT))
+    ELSE fetched_at + to_seconds(now_interval)
+  END AS next_due,
+  CAST(now_interval AS BIGINT) AS interval_s, CAST(now_fails AS INTEGER) AS fails,
+  CASE WHEN captured OR unchanged THEN l_etag ELSE coalesce(etag, '') END AS etag,
+  CASE WHEN captured OR unchanged THEN l_last_modified ELSE coalesce(last_modified, '') END AS last_modified,
+  CASE WHEN captured THEN l_digest ELSE coalesce(payload_digest, '') END AS payload_digest,
+  CASE WHEN captured THEN TRY_CAST(substr(l_record_id, 10) AS UUID) ELSE a_record_id END AS record_id,
+  CASE WHEN captured THEN $segment || warc_file ELSE coalesce(warc_path, '') END AS warc_path,
+  CASE WHEN captured THEN l_warc_offset ELSE warc_offset END AS warc_offset,
+  CASE WHEN captured THEN fetched_at ELSE captured_at END AS captured_at,
+  CASE WHEN captured THEN l_canonical ELSE coalesce(canonical, '') END AS canonical,
+  CASE WHEN tried AND NOT patient THEN l_redirect ELSE coalesce(redirect, '') END AS redirect,
+  CASE
+    WHEN captured OR unchanged THEN ''
+    WHEN coalesce(warc_path, '') <> '' AND l_reason IN ({_list(crawldb.WITHDRAWN)}) THEN l_reason
+    ELSE coalesce(takedown, '')
+  END AS takedown,
+  CASE WHEN captured THEN l_terms ELSE coalesce(terms, '') END AS terms
+FROM paced
+)
+"""
+
+
+def merged(now: datetime, segment: str) -> str:
+    """Returns the query of the new generation's rows; run NEW first.
+
+    Args:
+        now: first-seen time of URLs without a date.
+        segment: folder of the partition's segment in the store, with a slash behind.
+    """
+    # As text: with parameters DuckDB would materialise the whole result in memory.
+    return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
+
+
+HOSTS = """
+WITH tried AS (
+  SELECT host, count(*) FILTER (requested) AS requests, count(*) FILTER (status IN ({captured})) AS pages,
+    count(*) FILTER (status NOT IN ({captured}) AND reason NOT IN ('redirect', 'robots_denied')) AS errors
+  FROM log GROUP BY host
+), named AS (SELECT DISTINCT host FROM tried UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts)
+SELECT n.host, d.domain, coalesce(s.crawl_delay_s, p.crawl_delay_s, 0.0) AS crawl_delay_s,
+  coalesce(s.latency_s, p.latency_s) AS latency_s,
+  CAST(CASE WHEN s.host IS NOT NULL THEN s.failures ELSE coalesce(p.failures, 0) END AS INTEGER) AS failures,
+  CASE WHEN s.host IS NOT NULL THEN s.backoff_until ELSE p.backoff_until END AS backoff_until,
+  CAST(coalesce(p.requests, 0) + coalesce(a.requests, 0) AS BIGINT) AS requests,
+  CAST(coalesce(p.pages, 0) + coalesce(a.pages, 0) AS BIGINT) AS pages,
+  CAST(coalesce(p.errors, 0) + coalesce(a.errors, 0) AS BIGINT) AS errors,
+  CAST(coalesce(p.traps, 0) + coalesce(s.traps, 0) AS BIGINT) AS traps
+FROM named n LEFT JOIN previous_hosts p USING (host) LEFT JOIN tried a USING (host) LEFT JOIN seen_hosts s USING (host)
+  LEFT JOIN domains d USING (host)
+ORDER BY n.host
+""".format(captured=_list(tuple(sorted(fetchlog.CAPTURED))))
+
+# A robots.txt that the cycle inherited is in both tables, and its site's tdmrep.json may have been added since. The
+# empty row adds the column to crawl DBs that were made without it.
+ROBOTS = """
+SELECT origin, host, status, body, crawl_delay_s, fetched_at, tdm FROM (
+  SELECT * FROM previous_robots UNION ALL BY NAME SELECT * FROM seen_robots
+  UNION ALL BY NAME SELECT CAST(NULL AS BLOB) AS tdm WHERE false
+) QUALIFY row_number() OVER (PARTITION BY origin ORDER BY fetched_at DESC, tdm IS NULL) = 1 ORDER BY origin
+"""
+
+EDGES = """
+SELECT source, target FROM (
+  SELECT source, target FROM previous_edges
+  UNION SELECT unnest(source_hosts), host FROM own_links WHERE NOT redirect
+) ORDER BY source, target
+"""
 
 VERSION = 4
 
@@ -69,8 +245,8 @@ def _attach_urls(connection: duckdb.DuckDBPyConnection, config: CrawlConfig, inp
         (one, path) for one in (own, *(r for r in rendered if r.record.member == member)) for path in one.files(LINK)
     ]
     duck.view(connection, "own_links", mine, LINKS)
-    connection.execute(merge.NEW)
-    connection.execute(merge.SOONER)
+    connection.execute(NEW)
+    connection.execute(SOONER)
 
 
 def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment: Artifact) -> None:
@@ -91,7 +267,7 @@ def _write_urls(
 ) -> None:
     """Writes all URLs; `tombstones` is None in a recipe that never had a takedown."""
     now = datetime.now(UTC)
-    query = merge.merged(now, f"{segment.path}/")
+    query = merged(now, f"{segment.path}/")
     if tombstones is not None:
         query = takedown.marked(connection, query, tombstones, now)
 
@@ -109,9 +285,9 @@ def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:
     names = "SELECT host FROM log UNION SELECT host FROM seen_hosts UNION SELECT host FROM previous_hosts"
     hosts = [host for (host,) in connection.execute(f"SELECT * FROM ({names}) ORDER BY 1").fetchall()]
     connection.register("domains", duck.strings(host=hosts, domain=map(domain_of, hosts)))
-    part.metric("hosts", duck.write(connection, part, crawldb.HOSTS_FILE, merge.HOSTS))
-    duck.write(connection, part, crawldb.ROBOTS_FILE, merge.ROBOTS)
-    duck.write(connection, part, crawldb.EDGES_FILE, merge.EDGES)
+    part.metric("hosts", duck.write(connection, part, crawldb.HOSTS_FILE, HOSTS))
+    duck.write(connection, part, crawldb.ROBOTS_FILE, ROBOTS)
+    duck.write(connection, part, crawldb.EDGES_FILE, EDGES)
 
 
 def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Artifact | None) -> None:

@@ -12,8 +12,9 @@ from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.web.url import key
+from tasks.stages.crawl import update
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, merge
+from tasks.stages.crawl.db import crawldb, duck, fetchlist
 from tasks.stages.crawl.db.crawldb import DAY_S, URLS
 from tasks.stages.crawl.db.fetchlist import FETCHLIST
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
@@ -76,9 +77,9 @@ def merged(before=None, log=None, links=(), interval_s=None):
     with duck.connect(".") as connection:
         for name, table in tables.items():
             connection.register(name, table)
-        connection.execute(merge.NEW)
-        connection.execute(merge.SOONER)
-        result = connection.execute(merge.merged(T1, "s/"))
+        connection.execute(update.NEW)
+        connection.execute(update.SOONER)
+        result = connection.execute(update.merged(T1, "s/"))
         names = [column[0] for column in result.description]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
