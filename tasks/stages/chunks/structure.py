@@ -6,8 +6,8 @@ least three characters, and a fence that nothing closes is text. A table is line
 Flavored Markdown, section 4.10), or three and more lines with the same number of bars or tabs.
 
 `Pages` reads the layout of a document of pages. It counts code points of the extracted text, and what is kept of that
-may have masked stretches and lack lines: the lines of both are paired, and what stands in a line that has changed counts
-as standing in all of it.
+may have masked stretches and lack lines: the lines of both are paired, and what stands in a line that has changed
+counts as standing in all of it.
 """
 
 import re
