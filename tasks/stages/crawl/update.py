@@ -20,6 +20,11 @@ is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a
 of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
 it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
 request a day.
+
+Takedown in the crawl DB, as SQL: rows of what is taken down are gone for good, and never due.
+
+Where a row has a capture, the mark `takedown` says so, as for a page that its site has withdrawn. A row that is never
+due and is not taken down any more was lifted: it is due at once, and without the mark.
 """
 
 from collections.abc import Sequence
@@ -32,10 +37,11 @@ import pyarrow.compute as pc
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tombstones import Tombstones, tombstones_of
+from tasks.formats.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
+from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog, hostlog, takedown
+from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog, hostlog
 from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.db.known import Known
@@ -43,6 +49,38 @@ from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage.segment import LINK, LOG
+
+_MARKED = f"""
+SELECT * EXCLUDE (taken_down) REPLACE (
+  CASE WHEN taken_down THEN '{crawldb.GONE}' WHEN next_due IS NOT NULL THEN status
+    WHEN warc_path <> '' THEN '{crawldb.FETCHED}' ELSE '{crawldb.UNFETCHED}' END AS status,
+  CASE WHEN taken_down THEN '{TAKEDOWN}' WHEN next_due IS NOT NULL THEN reason ELSE '' END AS reason,
+  CASE WHEN taken_down THEN NULL ELSE coalesce(next_due, CAST($now AS TIMESTAMPTZ)) END AS next_due,
+  CASE WHEN taken_down AND warc_path <> '' THEN '{TAKEDOWN}'
+    WHEN NOT taken_down AND takedown = '{TAKEDOWN}' THEN '' ELSE takedown END AS takedown
+) FROM (
+  SELECT *, key IN (SELECT CAST(key AS UUID) FROM taken_urls)
+    OR {crawldb.HOST_OF_URL} IN (SELECT host FROM taken_hosts) AS taken_down
+  FROM ($merged)
+)
+"""
+
+
+def marked(connection: duckdb.DuckDBPyConnection, merged: str, tombstones: Tombstones, now: datetime) -> str:
+    """Returns the query `merged` (crawldb.URLS) with the rows of what is taken down marked; registers what it reads.
+
+    Args:
+        connection: with the views `previous` and `new` of URLs.
+        merged: the query of all rows.
+        tombstones: what is taken down.
+        now: when lifted rows are due.
+    """
+    query = f"SELECT {crawldb.HOST_OF_URL} FROM previous UNION SELECT {crawldb.HOST_OF_URL} FROM new"
+    hosts = [host for (host,) in connection.execute(query).fetchall() if tombstones.covers_host(host)]
+    connection.register("taken_hosts", duck.strings(host=hosts))
+    connection.register("taken_urls", duck.strings(key=(key(url).hex() for url in tombstones.spellings)))
+    return _MARKED.replace("$now", duck.quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
+
 
 # Reasons of pages that have not failed themselves.
 _PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
@@ -269,7 +307,7 @@ def _write_urls(
     now = datetime.now(UTC)
     query = merged(now, f"{segment.path}/")
     if tombstones is not None:
-        query = takedown.marked(connection, query, tombstones, now)
+        query = marked(connection, query, tombstones, now)
 
     def count(batch: pa.RecordBatch) -> None:
         part.metric("unfetched", pc.sum(pc.equal(batch.column("status"), crawldb.UNFETCHED)).as_py())
