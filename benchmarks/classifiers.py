@@ -44,9 +44,8 @@ from tasks.filters.prose_score import ProseScore
 from tasks.filters.quality import RIDGE, WEIGHTS, QualityMeasures
 from tasks.formats.text import hash64, words
 from tasks.stages.classifiers.config import ClassifierSettings, FastTextSettings, Texts
-from tasks.stages.classifiers.scores import auc, auc_error, baselines, scores_of
 from tasks.stages.classifiers.texts import Example, Examples, gather
-from tasks.stages.classifiers.training import train
+from tasks.stages.classifiers.training import auc, auc_error, baselines, scores_of, train
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ("wiki", "academic", "books", "speech", "techdocs")

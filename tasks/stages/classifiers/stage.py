@@ -24,9 +24,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.learned.fasttext_model import MEANING
 from tasks.formats.model_card import model_card, table
 from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings
-from tasks.stages.classifiers.scores import baselines, scores_of
 from tasks.stages.classifiers.texts import Example, Examples, files_of, gather
-from tasks.stages.classifiers.training import Trained, train
+from tasks.stages.classifiers.training import Trained, baselines, scores_of, train
 
 log = logging.getLogger("sluice.classifiers")
 
@@ -124,7 +123,7 @@ def card(settings: ClassifierSettings, examples: Examples, scores: dict[str, Any
     Args:
         settings: of the classifier.
         examples: training and held-out texts.
-        scores: result of `tasks.stages.classifiers.scores.scores_of`.
+        scores: result of `tasks.stages.classifiers.training.scores_of`.
         sha256: of the model's file, hex.
     """
     sections = {

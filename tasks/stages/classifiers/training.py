@@ -2,9 +2,15 @@
 
 Writes fastText's input file to a scratch folder. The bytes of the model are the same for the same texts and settings,
 because a single thread applies the updates in a fixed order.
+
+Scores of a classifier on held-out texts, and of trivial baselines.
+
+Pure functions.
 """
 
+import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,3 +115,127 @@ def _signals(
     chance = weights.probabilities(matrix((example.text for example in heldout), settings.chars))
     columns = [chance if label == settings.positive else 1 - chance for label in labels]
     return Trained(meaning, weights.model_dump_json(indent=1).encode() + b"\n", np.column_stack(columns))
+
+
+THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_DIGITS = 4
+
+
+def auc(positive: Sequence[bool] | NDArray[np.bool_], scores: Sequence[float] | NDArray[Any]) -> float:
+    """Returns the area under the ROC curve: the share of pairs whose positive text scores higher, ties half.
+
+    By ranks: Hanley and McNeil, Radiology 143 (1982), the statistic of Mann and Whitney. NaN if one of the two classes
+    is empty.
+
+    >>> auc([True, True, False], [0.9, 0.4, 0.4])
+    0.75
+    """
+    from scipy.stats import rankdata
+
+    is_positive = np.asarray(positive, dtype=bool)
+    n_positive, n_negative = int(is_positive.sum()), int((~is_positive).sum())
+    if not n_positive or not n_negative:
+        return math.nan
+    ranks = rankdata(np.asarray(scores, dtype=np.float64))
+    return float((ranks[is_positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+
+
+def auc_error(value: float, n_positive: int, n_negative: int) -> float:
+    """Returns the standard error of an AUC, by the formula of Hanley and McNeil (1982)."""
+    above, below = value / (2 - value), 2 * value**2 / (1 + value)
+    variance = value * (1 - value)
+    variance += (n_positive - 1) * (above - value**2) + (n_negative - 1) * (below - value**2)
+    return math.sqrt(variance / (n_positive * n_negative))
+
+
+def at_thresholds(positive: NDArray[np.bool_], scores: NDArray[Any]) -> list[dict[str, float]]:
+    """Returns precision, recall and the share of texts above each of THRESHOLDS; precision is 1 if no text is above."""
+    rows = []
+    for threshold in THRESHOLDS:
+        above = scores >= np.float32(threshold)
+        true_positives = int((above & positive).sum())
+        rows.append(
+            {
+                "threshold": threshold,
+                "precision": round(true_positives / above.sum(), _DIGITS) if above.any() else 1.0,
+                "recall": round(true_positives / max(1, positive.sum()), _DIGITS),
+                "above": round(float(above.mean()), _DIGITS),
+            }
+        )
+    return rows
+
+
+def scores_of(
+    labels: Sequence[str],
+    truth: Sequence[str],
+    probabilities: NDArray[Any],
+    positive: str,
+    baseline: dict[str, Any],
+) -> dict[str, Any]:
+    """Returns the content of `scores.json`.
+
+    Args:
+        labels: the labels, in the order of the columns of `probabilities`.
+        truth: the label of each held-out text.
+        probabilities: shape (n texts, n labels).
+        positive: the label whose probability is the score, or "".
+        baseline: result of `baselines`.
+    """
+    true_label = np.array([labels.index(label) for label in truth])
+    predicted = probabilities.argmax(axis=1)
+    confusion = np.zeros((len(labels), len(labels)), dtype=int)
+    np.add.at(confusion, (true_label, predicted), 1)
+    by_label = {label: auc(true_label == column, probabilities[:, column]) for column, label in enumerate(labels)}
+    found: dict[str, Any] = {
+        "heldout": dict(sorted(Counter(truth).items())),
+        "positive": positive,
+        "auc": round(by_label[positive] if positive else float(np.mean(list(by_label.values()))), _DIGITS),
+        "accuracy": round(float((true_label == predicted).mean()), _DIGITS),
+        "auc_by_label": {label: round(value, _DIGITS) for label, value in by_label.items()},
+        "confusion": {"labels": list(labels), "rows_are_truth": confusion.tolist()},
+        "baselines": baseline,
+    }
+    if positive:
+        column = list(labels).index(positive)
+        is_positive = true_label == column
+        error = auc_error(by_label[positive], int(is_positive.sum()), int((~is_positive).sum()))
+        found |= {
+            "auc_standard_error": round(error, _DIGITS),
+            "thresholds": at_thresholds(is_positive, probabilities[:, column]),
+        }
+    return found
+
+
+def baselines(
+    labels: Sequence[str],
+    train: Sequence[tuple[str, int]],
+    heldout: Sequence[tuple[str, int]],
+    positive: str,
+) -> dict[str, Any]:
+    """Returns the scores of two baselines: the majority label, and the length of a text.
+
+    Args:
+        labels: all labels.
+        train: label and length of each training text.
+        heldout: the same of each held-out text.
+        positive: the label whose probability is the score, or "" for the mean over labels.
+    """
+    commonest = Counter(label for label, _ in train).most_common()
+    best = min(label for label, count in commonest if count == commonest[0][1])
+    mean = {label: float(np.mean([math.log1p(size) for other, size in train if other == label])) for label in labels}
+    overall = float(np.mean([math.log1p(size) for _, size in train]))
+    sizes = np.array([size for _, size in heldout], dtype=np.float64)
+    by_label = {
+        # The sign is that of the correlation between label and length in the training texts.
+        label: auc([other == label for other, _ in heldout], sizes if mean[label] >= overall else -sizes)
+        for label in labels
+    }
+    length = by_label[positive] if positive else float(np.mean(list(by_label.values())))
+    return {
+        "majority": {
+            "label": best,
+            "accuracy": round(sum(label == best for label, _ in heldout) / len(heldout), _DIGITS),
+            "auc": 0.5,
+        },
+        "length": {"auc": round(length, _DIGITS)},
+    }

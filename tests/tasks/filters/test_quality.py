@@ -13,7 +13,7 @@ from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.learned.signals import NAMES, Weights, fit, matrix, signals
 from tasks.filters.quality import LIST_SCORE, RIDGE, WEIGHTS, Quality, QualityMeasures
-from tasks.stages.classifiers.scores import auc
+from tasks.stages.classifiers.training import auc
 
 
 def test_the_signals_of_a_text_are_what_their_names_say() -> None:
