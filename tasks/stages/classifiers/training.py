@@ -1,11 +1,7 @@
-"""Training of one classifier and inference on its held-out texts.
+"""Training of one classifier, and its scores on held-out texts beside those of trivial baselines.
 
 Writes fastText's input file to a scratch folder. The bytes of the model are the same for the same texts and settings,
 because a single thread applies the updates in a fixed order.
-
-Scores of a classifier on held-out texts, and of trivial baselines.
-
-Pure functions.
 """
 
 import math
@@ -23,6 +19,9 @@ from tasks.filters.learned.fasttext_model import LABEL, FastText, Meaning, line_
 from tasks.filters.learned.signals import fit, matrix
 from tasks.stages.classifiers.config import ClassifierSettings, FastTextSettings
 from tasks.stages.classifiers.texts import Example
+
+THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -115,10 +114,6 @@ def _signals(
     chance = weights.probabilities(matrix((example.text for example in heldout), settings.chars))
     columns = [chance if label == settings.positive else 1 - chance for label in labels]
     return Trained(meaning, weights.model_dump_json(indent=1).encode() + b"\n", np.column_stack(columns))
-
-
-THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-_DIGITS = 4
 
 
 def auc(positive: Sequence[bool] | NDArray[np.bool_], scores: Sequence[float] | NDArray[Any]) -> float:
