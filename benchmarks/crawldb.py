@@ -30,7 +30,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb
-from tasks.stages.crawl.db.known import Known
+from tasks.stages.crawl.db.crawldb import Known
 
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70

@@ -29,8 +29,8 @@ from tasks.formats.web.url import authority
 from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
+from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
-from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.frontier.live import Live, State, state_of
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan

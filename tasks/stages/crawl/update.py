@@ -42,9 +42,9 @@ from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog, hostlog
+from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
-from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED

@@ -21,7 +21,7 @@ from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.db import crawldb
-from tasks.stages.crawl.db.known import Known
+from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.rank import RANKS
 from tasks.trainer.environment import (
     CHECK,

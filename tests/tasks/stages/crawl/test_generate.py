@@ -10,9 +10,9 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
+from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.due import attach, due_of
 from tasks.stages.crawl.db.fetchlist import shares
-from tasks.stages.crawl.db.known import Known
 from tasks.stages.crawl.generate import _choose
 from tasks.stages.crawl.hosts_file import HostsFile
 from tasks.stages.crawl.inject import SEEDS
