@@ -95,15 +95,15 @@ def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
 def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from datetime import timedelta
 
-    from tasks.stages.crawl.db import generations
+    from tasks.stages.crawl.db import crawldb
 
     rule = f"--keep {options.keep} --older-than {options.older_than}"
-    found = generations.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))
+    found = crawldb.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))
     rows: list[dict[str, Any]] = []
     verb = "removed" if options.remove else "would be removed"
     for one in found:
         if options.remove and not one.kept:
-            generations.remove(one, rule)
+            crawldb.remove(one, rule)
         about = {"version": one.version, "finished": one.finished, "bytes": one.bytes}
         rows.append({**about, "stays": one.kept, "removed": bool(options.remove and not one.kept)})
     lines = (

@@ -20,7 +20,7 @@ from tasks.formats.robots.tdmrep import Reservations
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, generations
+from tasks.stages.crawl.db import crawldb, duck, fetchlist
 from tasks.stages.crawl.db.due import due_of
 from tasks.stages.crawl.db.lookup import Lookup
 from tasks.stages.crawl.hosts.rules import LIFE
@@ -99,7 +99,7 @@ class Sources:
                 which = f"{self._recipe}@{self._version}"
                 raise InputError(f"no cycle {which} is in {self._store.root}", "name another version, or none")
             if "crawldb" in artifacts:
-                generations.require(artifacts["crawldb"])
+                crawldb.require(artifacts["crawldb"])
             self._opened[name] = artifacts
         return self._opened[name]
 

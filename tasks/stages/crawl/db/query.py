@@ -18,7 +18,7 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.formats.web.domain import domain_of
-from tasks.stages.crawl.db import crawldb, duck, generations
+from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.hosts_file import HostsFile
 from tasks.stages.crawl.policy import Policy
 
@@ -101,7 +101,7 @@ def query(
             "let a cycle come to its end, or name another version",
         )
     for one in databases:
-        generations.require(one)
+        crawldb.require(one)
     now = now or datetime.now(UTC)
     with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
         _attach(connection, databases, filters.hosts)

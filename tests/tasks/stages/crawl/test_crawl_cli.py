@@ -15,7 +15,7 @@ from tasks.run import shell
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.db import generations
+from tasks.stages.crawl.db import crawldb
 
 RECIPE = """
 name = "asked"
@@ -140,7 +140,7 @@ def aged(crawled, tmp_path):
 
 
 def kept(store, keep=1, days=0, now=None):
-    found = generations.generations(store, "asked", keep, timedelta(days=days), now)
+    found = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
     return {one.version: one.kept for one in found}
 
 
@@ -164,7 +164,7 @@ def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, cr
     told = json.loads(capsys.readouterr().out)
     assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", True), ("c1", False)]
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
-    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", generations.MARK}
+    assert {path.rpartition("/")[2] for path in left} == {".artifact.json", crawldb.MARK}
     assert kept(store) == needed
     # Lineage is whole, no stage of that cycle is run again, and the cycles that began from others go on.
     assert not Ledger(store).drift("asked/warc@c2")
@@ -174,7 +174,7 @@ def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, cr
     assert kept(store)["c4"] == "its cycle is not complete"
     assert kept(store)["c3"] == "c4 began from it and is not complete"
     with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c2 were removed on .* \(prune\)"):
-        generations.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
+        crawldb.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
     assert shell.main(["crawldb", *ask[1:3], "--version", "c2"]) == 2
     assert shell.main(["why", *ask[1:3], "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2
 
@@ -182,7 +182,7 @@ def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, cr
 def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch):
     recipe, store = aged
     cycle(recipe, "c2")
-    (_, old) = generations.generations(store, "asked", 1, timedelta())
+    (_, old) = crawldb.generations(store, "asked", 1, timedelta())
     removed = []
 
     def dying(path):
@@ -194,10 +194,10 @@ def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(old.databases[0].store, "remove", dying)
         with pytest.raises(KeyboardInterrupt):
-            generations.remove(old, "test")
-    (_, again) = generations.generations(store, "asked", 1, timedelta())
+            crawldb.remove(old, "test")
+    (_, again) = crawldb.generations(store, "asked", 1, timedelta())
     assert again.version == "c1"
-    generations.remove(again, "test")
+    crawldb.remove(again, "test")
     assert list(kept(store)) == ["c2"]
     with pytest.raises(ValueError, match="c2 stays"):
-        generations.remove(generations.generations(store, "asked", 1, timedelta())[0], "test")
+        crawldb.remove(crawldb.generations(store, "asked", 1, timedelta())[0], "test")
