@@ -21,8 +21,8 @@ from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.db import crawldb, duck, fetchlist
+from tasks.stages.crawl.db.duck import Lookup
 from tasks.stages.crawl.db.due import due_of
-from tasks.stages.crawl.db.lookup import Lookup
 from tasks.stages.crawl.hosts.rules import LIFE
 from tasks.stages.crawl.hosts_file import HostsFile, read
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of
