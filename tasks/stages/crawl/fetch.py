@@ -26,10 +26,10 @@ from tasks.formats.tombstones import tombstones_of
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
-from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
 from tasks.stages.crawl.db.crawldb import Known
+from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.live import Live, State, state_of
 from tasks.stages.crawl.frontier.order import Order

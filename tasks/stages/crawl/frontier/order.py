@@ -21,8 +21,8 @@ from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
-from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.db.fetchlog import CAPTURED, SITEMAP, Outcome
 from tasks.stages.crawl.frontier.domain import Domain, ranked
 from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.hosts.politeness import Host, Politeness
 

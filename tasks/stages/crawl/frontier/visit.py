@@ -12,8 +12,8 @@ from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
-from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.db.fetchlog import (
     DUPLICATE,
     GONE,

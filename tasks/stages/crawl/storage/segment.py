@@ -17,8 +17,8 @@ from tasks.core import parquet
 from tasks.core.artifact import PartRecord
 from tasks.core.part import POISON
 from tasks.core.stage import Output, Part
-from tasks.stages.crawl.candidate import Candidate, Earlier
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.db.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, from_tables, to_table
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.buffer import Closed

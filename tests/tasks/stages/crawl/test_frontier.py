@@ -9,8 +9,8 @@ import pytest
 from tasks.formats.web.domain import link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
-from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit

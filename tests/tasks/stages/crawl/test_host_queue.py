@@ -1,4 +1,4 @@
-from tasks.stages.crawl.candidate import Candidate
+from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
 
 

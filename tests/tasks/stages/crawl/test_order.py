@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
-from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan

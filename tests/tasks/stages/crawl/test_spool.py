@@ -20,8 +20,8 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.formats.web.url import key
-from tasks.stages.crawl.candidate import Candidate
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.db.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.buffer import MANIFEST, Buffer

@@ -15,7 +15,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.warc.archive import capture_at, captures, index_entry
 from tasks.formats.warc.payload import payload_digest
-from tasks.stages.crawl.candidate import Earlier
+from tasks.stages.crawl.db.fetchlist import Earlier
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix, surt
 
