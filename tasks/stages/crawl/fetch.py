@@ -3,7 +3,7 @@
 Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
 (for its share of the requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes
 parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each, and at the end
-one part with the state of the hosts (`tasks.stages.crawl.db.hostlog`). One process, one event loop.
+one part with the state of the hosts (`tasks.stages.crawl.db.fetchlog`). One process, one event loop.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, fetchlist, hostlog
+from tasks.stages.crawl.db import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
@@ -164,7 +164,7 @@ class Crawl:
         config = self._config
         clocks = Clocks(self._output)
         politeness = self._politeness = Politeness(config, clocks, self._policy)
-        politeness.seed(map(hostlog.clock_of, self._hosts))
+        politeness.seed(map(fetchlog.clock_of, self._hosts))
         parser = Parser(config.user_agent)
         client = Client(config, begin=politeness.begin, policy=self._policy, files=self._files)
         async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
@@ -176,7 +176,7 @@ class Crawl:
                 ai_optout="robots" in config.ai_optouts,
                 tdm="tdm" in config.ai_optouts,
             )
-            rules.seed(hostlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
+            rules.seed(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
             traps = self._order.traps
             visitor = Visitor(config, client, politeness, rules, reader, traps, self._segment, self._policy, self._done)
@@ -290,9 +290,9 @@ class Crawl:
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
-        if hostlog.PART not in self._output.committed:
-            with self._output.part(hostlog.PART) as part:
-                hostlog.write(part, *self._learned, self._order.traps.scores())
+        if fetchlog.PART not in self._output.committed:
+            with self._output.part(fetchlog.PART) as part:
+                fetchlog.write(part, *self._learned, self._order.traps.scores())
                 self._policy.write(part)
         self._watch.finish(self._order.spent)
 

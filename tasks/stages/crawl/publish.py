@@ -29,7 +29,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.warc.archive import INDEX as INDEX_FILE
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, hostlog
+from tasks.stages.crawl.db import crawldb, duck, fetchlog
 from tasks.stages.crawl.db.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import INDEX, LOG, WARC
 
@@ -70,8 +70,8 @@ _PAGES = f"SELECT count(*) FILTER (status = '{DUPLICATE}'), count(*) FILTER (unr
 def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
     """Creates the views and the table of domains that the queries above read."""
     duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
-    seen = [(one, path) for one in segments for path in one.files(hostlog.HOSTS)]
-    duck.view(connection, "seen", seen, hostlog.SEEN_HOSTS)
+    seen = [(one, path) for one in segments for path in one.files(fetchlog.HOSTS)]
+    duck.view(connection, "seen", seen, fetchlog.SEEN_HOSTS)
     duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
     duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
     connection.execute(_DOMAINS)

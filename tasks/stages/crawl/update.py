@@ -41,7 +41,7 @@ from tasks.formats.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog, hostlog
+from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog
 from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
@@ -295,9 +295,9 @@ def _attach_hosts(connection: duckdb.DuckDBPyConnection, inputs: Inputs, segment
         ("previous_edges", crawldb.EDGES_FILE, crawldb.EDGES),
     ):
         duck.view(connection, name, [(previous, file)] if previous else [], schema)
-    seen = [(segment, path) for path in segment.files(hostlog.HOSTS)]
-    duck.view(connection, "seen_hosts", seen, hostlog.SEEN_HOSTS)
-    duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(hostlog.RULES)], crawldb.ROBOTS)
+    seen = [(segment, path) for path in segment.files(fetchlog.HOSTS)]
+    duck.view(connection, "seen_hosts", seen, fetchlog.SEEN_HOSTS)
+    duck.view(connection, "seen_robots", [(segment, path) for path in segment.files(fetchlog.RULES)], crawldb.ROBOTS)
 
 
 def _write_urls(

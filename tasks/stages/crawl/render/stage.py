@@ -20,7 +20,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.hostlog import HOSTS, RULES, clock_of, rules_of
+from tasks.stages.crawl.db.fetchlog import HOSTS, RULES, clock_of, rules_of
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import HostRules
