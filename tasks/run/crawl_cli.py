@@ -51,7 +51,7 @@ def _add_crawldb(look: argparse.ArgumentParser) -> None:
         look.add_argument(f"--{name}", action="append", default=[], metavar=name.upper(), help=text)
     look.add_argument("--url", default="", metavar="PATTERN", help="pattern of whole URLs, with * and ?")
     look.add_argument("--due", action="store_true", help="only what is due")
-    # As in `tasks.stages.crawl.db.query`, which is heavy to import.
+    # As in `tasks.stages.crawl.query`, which is heavy to import.
     tops = ("hosts", "domains", "reasons", "statuses", "kinds", "depths")
     look.add_argument("--top", default="", choices=tops, help="count by it, the most frequent first")
     look.add_argument("--limit", type=int, default=_ROWS, help=f"rows shown at most; default: {_ROWS}")
@@ -82,8 +82,8 @@ def _why(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
 
 
 def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.stages.crawl.db.query import Filters, query, render
     from tasks.stages.crawl.inject import member
+    from tasks.stages.crawl.query import Filters, query, render
 
     filters = Filters(options.status, options.reason, options.host, options.kind, options.url, options.due)
     top = options.top or ("statuses" if filters == Filters([], [], [], []) else "")
