@@ -18,6 +18,11 @@ The documents of a cluster, or of a page with several captures, that pass the fi
 
 Reads `duplicates` and small columns of `extracted` and `attributes` of one part; or the part's documents of the dedup
 index, which an earlier version has published and which only a takedown can keep from passing.
+
+Documents that earlier versions have published and that this one replaces.
+
+Reads what was resolved of one part of the dedup index. Writes `replaced/<part>.parquet` (schema REPLACED), which the
+next index leaves out.
 """
 
 from collections.abc import Callable
@@ -40,6 +45,7 @@ from tasks.formats.row_ids import range_of, row_ids_of, row_of
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons
+from tasks.stages.consolidate.verdicts import COPY
 
 MEMBER = np.dtype(
     [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
@@ -276,3 +282,32 @@ def copies_of(found: NDArray[np.void]) -> pa.Table:
     kinds = pa.array(_KINDS).take(pa.array(found["kind"]))
     columns = [packed_ids.unpack(found["id"]), packed_ids.unpack(found["keeper"]), kinds, pa.array(found["jaccard"])]
     return pa.table(columns, schema=COPIES)
+
+
+REPLACED_FOLDER = "replaced"
+REPLACED = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),  # duplicate_page: its page was captured again
+        pa.field("replaced_by", pa.string(), nullable=False),  # id of a document of this version
+        pa.field("row", pa.int64(), nullable=False),  # its row in the part of the index
+    ]
+)
+
+
+def write_replaced(
+    aligned: AlignedParts, inputs: AlignedInputs, runs: list[str], output: Output, engine: Engine
+) -> int:
+    """Writes the documents that leave, part by part of the index; returns their number."""
+    specs = [PartSpec(part.name, part) for part in inputs.numbered() if part.earlier]
+    records = output.map_parts(engine, partial(replaced_part, aligned, runs), specs, conserved=False)
+    return int(sum(record.metrics[REPLACED_FOLDER] for record in records))
+
+
+def replaced_part(aligned: AlignedParts, runs: list[str], part: Part, numbered: Numbered) -> None:
+    """Writes those of one part; runs on a worker."""
+    rows, gone = rows_resolved(aligned, runs, numbered.number)
+    reasons = pa.array([f"{COPY}{kind}" for kind in gone.column("kind").to_pylist()], pa.string())
+    columns = [gone.column("id"), reasons, gone.column("duplicate_of"), pa.array(rows)]
+    part.table(REPLACED_FOLDER, pa.table(columns, schema=REPLACED), out=False)
+    part.metric(REPLACED_FOLDER, len(rows))

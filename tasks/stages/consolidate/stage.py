@@ -59,8 +59,7 @@ from tasks.stages.consolidate.funnel import (
     totals,
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
-from tasks.stages.consolidate.replaced import write_replaced
-from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved
+from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved, write_replaced
 from tasks.stages.consolidate.rules import check_measured, step_of
 from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
 
