@@ -44,7 +44,6 @@ from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit, duplicates_page
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
-from tasks.stages.consolidate.figure import draw, table
 from tasks.stages.consolidate.funnel import (
     DEDUP,
     ENDED,
@@ -55,6 +54,8 @@ from tasks.stages.consolidate.funnel import (
     add_hosts,
     count,
     count_hosts,
+    csv_of,
+    draw,
     filtered,
     totals,
 )
@@ -114,7 +115,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     nearly_lost = _warn(funnel, output)
     _refuse_empty(funnel, output)
     output.log_file("funnel.png", draw(funnel, str(output.address)))
-    output.log_file("funnel.csv", table(funnel))
+    output.log_file("funnel.csv", csv_of(funnel))
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
         output.log_file(page, output.store.read(f"{output.address.path}/{page}"))
     metrics = _metrics(funnel) | {"replaced": float(replaced), "sources_nearly_lost": float(len(nearly_lost))}
@@ -135,9 +136,9 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
     hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
     shown = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
-        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
-            with part.file(path, rows=table.num_rows) as file:
-                pq.write_table(table, file, compression="zstd", compression_level=3)
+        for path, csv_of in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
+            with part.file(path, rows=csv_of.num_rows) as file:
+                pq.write_table(csv_of, file, compression="zstd", compression_level=3)
         with part.file("audit.html") as file:
             file.write(audit.page(funnel, hosts, shown))
         duplicates_page.write_page(aligned, part, names)
