@@ -24,7 +24,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import preemption_here
 from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.gang import Gang
-from tasks.trainer.metrics import FILE, last_step
+from tasks.trainer.metrics import METRICS, last_step
 
 MAX_RESTARTS = 5
 """How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""
@@ -71,7 +71,7 @@ def _preempted(spec: Path, what: str) -> None:
     out = Path(TrainSpec.model_validate_json(spec.read_bytes()).out)
     try:
         do = "nothing: the run saves and ends, and resumes on another machine"
-        Faults(out).report(PREEMPTION, last_step(out / FILE), what, do)
+        Faults(out).report(PREEMPTION, last_step(out / METRICS), what, do)
     finally:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 

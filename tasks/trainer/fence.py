@@ -22,7 +22,7 @@ from tasks.core.errors import SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer import checkpoint
-from tasks.trainer.metrics import FILE, proven_steps
+from tasks.trainer.metrics import METRICS, proven_steps
 
 log = logging.getLogger("sluice.train")
 
@@ -122,5 +122,5 @@ def first_attempt(store: Store, address: ArtifactId) -> datetime | None:
 
 def usable_step(run: Path) -> int:
     """Returns the newest step under `run` that has a checkpoint and all its steps in the log; 0: none has."""
-    proven = proven_steps(run / FILE)
+    proven = proven_steps(run / METRICS)
     return max((step for step in checkpoint.steps_at(run / "checkpoints") if step <= proven), default=0)

@@ -31,7 +31,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import ranks_here
 from tasks.trainer.gang import Gang
 from tasks.trainer.layout import Layout
-from tasks.trainer.metrics import FILE, MetricsTail
+from tasks.trainer.metrics import METRICS, MetricsTail
 
 log = logging.getLogger("sluice.train")
 
@@ -109,7 +109,7 @@ def train_local(
     failure.clear(out)
     path = out / "spec.json"
     path.write_text(canonical_json(spec) + "\n")
-    tail = MetricsTail(out / FILE)
+    tail = MetricsTail(out / METRICS)
     with (out / LOG).open("ab") as output, (out / LOG).open("rb") as log_file, _sigterm_exits():
         log_file.seek(0, os.SEEK_END)
         command = training_command(str(path), nproc or _ranks_for(spec, gang.nodes if gang else 1))

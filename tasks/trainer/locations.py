@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer import checkpoint, milestones
-from tasks.trainer.metrics import FILE
+from tasks.trainer.metrics import METRICS
 
 
 class Location(Protocol):
@@ -118,7 +118,7 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
         InputError, FileNotFoundError, SluiceError: as `Location.fetch`.
     """
     name = checkpoint.name_of(step)
-    steps = [json.loads(line)["step"] for line in lines[FILE].splitlines()]
+    steps = [json.loads(line)["step"] for line in lines[METRICS].splitlines()]
     if steps != list(range(step)):
         raise InputError(f"{store.url(folder)} has lines of {len(steps)} steps for {step}", "delete the copy")
     temporary = run / "checkpoints" / f".{name}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FILE = "metrics.jsonl"
+METRICS = "metrics.jsonl"
 SKIPPED = "skipped.jsonl"
 DETERMINISTIC = ("step", "loss", "lr", "grad_norm", "tokens")
 """Fields that are equal when a run is repeated; the others depend on the clock or the machine, and may be
@@ -63,7 +63,7 @@ class Logs:
     @classmethod
     def at(cls, folder: Path, first_step: int) -> "Logs":
         """Opens both files in `folder`, to continue with `first_step`."""
-        return cls(StepLog(folder / FILE, first_step), StepLog(folder / SKIPPED, first_step))
+        return cls(StepLog(folder / METRICS, first_step), StepLog(folder / SKIPPED, first_step))
 
     def sync(self) -> None:
         """Syncs both: a checkpoint must not be newer than the metrics of its steps."""

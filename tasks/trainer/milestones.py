@@ -12,9 +12,9 @@ from pathlib import Path
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Output
 from tasks.trainer import checkpoint
-from tasks.trainer.metrics import FILE, SKIPPED, read_metrics, repeated
+from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics, repeated
 
-FOLDERS = {FILE: "steps", SKIPPED: "skipped"}
+FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
 """Folder of the artifact for each file of the run."""
 
 
@@ -58,7 +58,7 @@ def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
         TransientError: steps are missing or occur twice; the next start resumes before them.
     """
     rows = [line for line in read_metrics(run / name) if first <= line["step"] < until]
-    if name == FILE:
+    if name == METRICS:
         check_rows([row["step"] for row in rows], first, until, str(run / name))
         rows = [{key: row[key] for key in repeated(row)} for row in rows]
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -81,7 +81,7 @@ def check_committed(output: Output, milestones: Sequence[int]) -> None:
     """
     for first, step in zip((0, *milestones), milestones, strict=False):
         name = checkpoint.name_of(step)
-        rows = {entry.path: entry.rows for entry in output.committed[name].files}[f"{FOLDERS[FILE]}/{name}.jsonl"]
+        rows = {entry.path: entry.rows for entry in output.committed[name].files}[f"{FOLDERS[METRICS]}/{name}.jsonl"]
         if rows != step - first:
             raise InputError(
                 f"{output.address}: {name} was committed with {rows} rows for {step - first} steps",

@@ -24,7 +24,7 @@ from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.fence import Fence
 from tasks.trainer.locations import Location, Milestones, Scratch
-from tasks.trainer.metrics import FILE, proven_steps
+from tasks.trainer.metrics import METRICS, proven_steps
 from tasks.trainer.place_config import CheckpointLocations
 
 log = logging.getLogger("sluice.train")
@@ -136,7 +136,7 @@ class Recovery:
             self.faults.location(step, what)
 
     def _drop_unproven(self) -> None:
-        proven = proven_steps(self.run / FILE)
+        proven = proven_steps(self.run / METRICS)
         for step in [step for step in self.scratch.steps() if step > proven]:
             log.warning("[%s] step %d is not resumed from: the log has %d steps", self.output.address, step, proven)
             self.scratch.drop(step)

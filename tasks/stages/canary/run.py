@@ -33,7 +33,7 @@ from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.fence import Fence
 from tasks.trainer.launch import train_local
-from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.notice import Notice, obeyed
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
@@ -127,6 +127,6 @@ def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan
 
 def _curve(out: Path) -> list[list[float]]:
     """Returns about `_CURVE_POINTS` pairs [step, loss] of the run, including the last one."""
-    rows = [(line["step"], line["loss"]) for line in read_metrics(out / FILE) if line["loss"] is not None]
+    rows = [(line["step"], line["loss"]) for line in read_metrics(out / METRICS) if line["loss"] is not None]
     stride = max(1, len(rows) // _CURVE_POINTS)
     return [[step, round(loss, 5)] for step, loss in rows[::-1][::stride][::-1]]

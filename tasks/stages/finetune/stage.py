@@ -30,7 +30,7 @@ from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import MERGED
 from tasks.trainer.launch import train_local
-from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.tuning.config import FinetuneConfig
@@ -72,8 +72,8 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     with recovery.guarding(fence):
         train_local(spec, follow, check=fence.check_now_and_then)
     recovery.publish(config.steps)
-    metrics = read_metrics(fence.run / FILE)
-    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
+    metrics = read_metrics(fence.run / METRICS)
+    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     milestones.check_committed(output, spec.run.milestone_steps)
     read = Examples(examples)
     if "model" not in output.committed:

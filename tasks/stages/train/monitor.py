@@ -24,7 +24,7 @@ from tasks.stages.train import report
 from tasks.stages.train.alerts import RECENT, Alert, Watch
 from tasks.trainer import checkpoint, faults
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.metrics import FILE, SKIPPED, proven_steps, read_metrics
+from tasks.trainer.metrics import METRICS, SKIPPED, proven_steps, read_metrics
 from tasks.trainer.starts import read_starts
 
 log = logging.getLogger("sluice.train")
@@ -45,7 +45,7 @@ class Monitor:
 
     def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
-        self.watch = Watch(proven_steps(self.run / FILE), spec.run.steps, time.monotonic())
+        self.watch = Watch(proven_steps(self.run / METRICS), spec.run.steps, time.monotonic())
         self._shown: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
 
@@ -103,7 +103,7 @@ class Monitor:
             str(self.output.address),
             self.spec,
             Plan.read(self.spec.plan),
-            read_metrics(self.run / FILE),
+            read_metrics(self.run / METRICS),
             skipped=read_metrics(self.run / SKIPPED),
             starts=read_starts(self.run),
             alerts=self.alerts(),

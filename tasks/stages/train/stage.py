@@ -40,7 +40,7 @@ from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings
 from tasks.trainer.launch import train_local
-from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.planning.measured import speed_metrics
@@ -101,8 +101,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         monitor.send_page(error)
         raise
     recovery.publish(config.steps)
-    metrics = read_metrics(fence.run / FILE)
-    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / FILE))
+    metrics = read_metrics(fence.run / METRICS)
+    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     milestones.check_committed(output, config.milestone_steps)
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())

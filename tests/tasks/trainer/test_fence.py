@@ -26,7 +26,7 @@ from tasks.stages.train import stage
 from tasks.trainer import checkpoint, milestones
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.fence import FOLDER, Fence
-from tasks.trainer.metrics import FILE, SKIPPED
+from tasks.trainer.metrics import METRICS, SKIPPED
 from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import save_whole, small_config
@@ -58,7 +58,7 @@ def output_in(folder: Path, fingerprint: str = "a run") -> Output:
 def lines(run: Path, steps: list[int]) -> None:
     run.mkdir(parents=True, exist_ok=True)
     rows = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n} for n in steps]
-    (run / FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run / METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run / SKIPPED).touch()
 
 

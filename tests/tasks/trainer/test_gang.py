@@ -22,7 +22,7 @@ from tasks.trainer.gang_agent import decisive_code
 from tasks.trainer.launch import explain, train_local, training_command
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
-from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place_config import PreemptionNotice
 from tasks.trainer.recovery import FOLDER
 from tests.corpora import Made
@@ -59,7 +59,7 @@ def store(made: Made, tmp_path: Path) -> Path:
 
 
 def steps_done(run: Path) -> int:
-    return len(read_metrics(run / FILE))
+    return len(read_metrics(run / METRICS))
 
 
 def agents(made: Made, folder: Path, *settings: dict[str, object]) -> "list[subprocess.Popen[bytes]]":

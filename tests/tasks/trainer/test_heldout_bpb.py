@@ -23,7 +23,7 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.heldout import read
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.model_file import describe
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
@@ -37,7 +37,7 @@ MEASURED = {"heldout": {"every": 4, "max_tokens": 10**6}}
 
 def lines(spec: TrainSpec) -> dict[int, dict[str, float]]:
     """The fields of held-out text by the number of steps before them."""
-    found = read_metrics(Path(spec.out) / FILE)
+    found = read_metrics(Path(spec.out) / METRICS)
     return {
         line["step"] + 1: {name: value for name, value in line.items() if name.startswith("bpb")}
         for line in found

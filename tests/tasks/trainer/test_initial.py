@@ -19,7 +19,7 @@ from tasks.trainer import model_file
 from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.initial import changed_settings
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.model import Transformer
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
@@ -67,7 +67,7 @@ def test_the_last_weights_are_taken_and_all_else_begins_anew(made: Made, first: 
     trainer.train()
     random = small_spec(made, tmp_path / "random", seed=1)
     train(random)
-    begun, anew = (read_metrics(Path(one.out) / FILE) for one in (spec, random))
+    begun, anew = (read_metrics(Path(one.out) / METRICS) for one in (spec, random))
     rates = [line["lr"] for line in begun]
     assert rates == [line["lr"] for line in anew], "with the warm-up"
     assert rates[0] < rates[1] == max(rates)
@@ -178,7 +178,7 @@ def test_longer_sequences_with_scaled_positions_begin_from_the_weights(
     anew = small_spec(made._replace(plan=longer), tmp_path / "anew", **settings)
     for spec in (begun, anew):
         train(spec.model_copy(update={"weights": begun.weights}))
-    losses = [read_metrics(Path(spec.out) / FILE)[0]["loss"] for spec in (begun, anew)]
+    losses = [read_metrics(Path(spec.out) / METRICS)[0]["loss"] for spec in (begun, anew)]
     assert losses[0] < losses[1] - 0.1
     assert changed_settings(first, scaled) == 'rope_scaling {"kind": "linear", "factor": 2.0} (was none)'
 

@@ -14,8 +14,7 @@ from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.integrity import FAR, SOME, Integrity
 from tasks.trainer.layout import Layout
-from tasks.trainer.metrics import FILE as METRICS
-from tasks.trainer.metrics import SKIPPED, read_metrics
+from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.self_test import hash_of, minority, self_test
 from tests.corpora import Made

@@ -19,7 +19,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.launch import LOG, explain, train_local, training_command
 from tasks.trainer.loop import Trainer
-from tasks.trainer.metrics import DETERMINISTIC, FILE, read_metrics
+from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE
@@ -42,7 +42,7 @@ def write(spec: TrainSpec) -> Path:
 
 
 def steps_done(spec: TrainSpec) -> int:
-    return len(read_metrics(Path(spec.out) / FILE))
+    return len(read_metrics(Path(spec.out) / METRICS))
 
 
 def trainers(spec: TrainSpec, module: str = "tasks.trainer") -> list[psutil.Process]:
@@ -62,7 +62,7 @@ def test_one_rank_and_two_ranks_end_with_the_same_bytes(made: Made, tmp_path: Pa
         train_local(spec, lambda step, values, ranks=ranks: told[ranks].append(step), ranks)  # type: ignore[misc]
     assert digests(tmp_path / "1") == digests(tmp_path / "2")
     assert len(digests(tmp_path / "1")) == 12
-    one, two = ([[line[n] for n in DETERMINISTIC] for line in read_metrics(tmp_path / r / FILE)] for r in ("1", "2"))
+    one, two = ([[line[n] for n in DETERMINISTIC] for line in read_metrics(tmp_path / r / METRICS)] for r in ("1", "2"))
     assert one == two
     assert told == {1: list(range(12)), 2: list(range(12))}
 
@@ -134,7 +134,7 @@ def test_twenty_kills_of_ranks_and_agents_leave_no_trace(made: Made, tmp_path: P
     assert not kills
     final = f"checkpoints/{checkpoint.name_of(640)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
-    assert [line["step"] for line in read_metrics(tmp_path / "broken" / FILE)] == list(range(640))
+    assert [line["step"] for line in read_metrics(tmp_path / "broken" / METRICS)] == list(range(640))
     assert read_metrics(tmp_path / "broken" / FAULTS) == []
 
 

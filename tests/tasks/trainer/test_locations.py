@@ -23,7 +23,7 @@ from tasks.trainer import recovery as recovery_module
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.environment import CHECKPOINTS
 from tasks.trainer.faults import FILE as FAULTS
-from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place_config import CheckpointLocations, Copies, CopyFolder
 from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
@@ -114,7 +114,7 @@ def test_a_damaged_copy_is_followed_by_the_same_step_elsewhere_and_only_then_by_
     assert checkpoint.verify(restored)["step"] == expected
     assert load_file(restored / checkpoint.MODEL)["w"].tolist() == [expected] * 3
     assert max(checkpoint.steps_at(run / "checkpoints")) == expected, "the damaged one is gone"
-    assert [line["step"] for line in read_metrics(run / FILE)][:expected] == list(range(expected))
+    assert [line["step"] for line in read_metrics(run / METRICS)][:expected] == list(range(expected))
     # A location is looked at until a good copy is found; without its marker a copy does not exist.
     looked_at = list(itertools.takewhile(lambda place: place in places, PLACES))
     named = {"scratch": "in scratch", "folder": str(folder), "store": "in the store"}
@@ -158,7 +158,7 @@ def test_a_marker_that_cannot_be_read_is_a_damaged_copy(
     assert "is no marker of a copy" in faults_of(tmp_path / "there")[0]
 
 
-@pytest.mark.parametrize("file", [FILE, f"steps/{checkpoint.name_of(4)}.jsonl"])
+@pytest.mark.parametrize("file", [METRICS, f"steps/{checkpoint.name_of(4)}.jsonl"])
 def test_the_log_of_the_steps_is_verified_too(remote: Store, tmp_path: Path, folder: Path, file: str) -> None:
     run = tmp_path / "run"
     recovery = recovery_of(remote, run, folder, milestones=(4,))
@@ -172,7 +172,7 @@ def test_the_log_of_the_steps_is_verified_too(remote: Store, tmp_path: Path, fol
     shutil.rmtree(folder)
     folder.mkdir()
     recovery_of(remote, tmp_path / "there", folder, milestones=(4,)).restore()
-    left = [4] if file == FILE else []
+    left = [4] if file == METRICS else []
     assert checkpoint.steps_at(tmp_path / "there" / "checkpoints") == left
     assert "sha256" in faults_of(tmp_path / "there")[0]
 

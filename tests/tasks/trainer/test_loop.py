@@ -14,7 +14,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import DETERMINISTIC, FILE, SKIPPED, MetricsTail, read_metrics
+from tasks.trainer.metrics import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -29,7 +29,7 @@ def train(spec: TrainSpec) -> Trainer:
 
 
 def curve(spec: TrainSpec) -> list[list[float]]:
-    return [[line[name] for name in DETERMINISTIC] for line in read_metrics(Path(spec.out) / FILE)]
+    return [[line[name] for name in DETERMINISTIC] for line in read_metrics(Path(spec.out) / METRICS)]
 
 
 def stop_after(trainer: Trainer, step: int) -> None:
@@ -62,7 +62,7 @@ def jolt(trainer: Trainer, steps: range) -> None:
 def test_the_loss_falls(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=40, checkpoint_every=50)
     train(spec)
-    losses = [line["loss"] for line in read_metrics(tmp_path / FILE)]
+    losses = [line["loss"] for line in read_metrics(tmp_path / METRICS)]
     assert len(losses) == 40
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
@@ -113,7 +113,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made:
     trainer = Trainer(small_spec(made, tmp_path, steps=6), ALONE)
     poison(trainer, range(3, 4))
     trainer.train()
-    lines = read_metrics(tmp_path / FILE)
+    lines = read_metrics(tmp_path / METRICS)
     assert [line["loss"] is None for line in lines] == [False, False, False, True, False, False]
     assert lines[3]["tokens"] == lines[2]["tokens"]
     assert trainer.replica.optimizer.steps_taken == 5
@@ -141,7 +141,7 @@ def test_a_run_that_never_recovers_stops_and_says_why(made: Made, tmp_path: Path
     poison(trainer, range(2, 40))
     with pytest.raises(InputError, match=f"out of bounds for {MAX_REFUSED} steps in a row"):
         trainer.train()
-    assert len(read_metrics(tmp_path / FILE)) == 2 + MAX_REFUSED - 1
+    assert len(read_metrics(tmp_path / METRICS)) == 2 + MAX_REFUSED - 1
 
 
 def test_checkpoints_of_another_run_are_refused(made: Made, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_more_ranks_than_microbatches_are_refused(made: Made, tmp_path: Path) ->
 
 def test_bf16_trains_and_keeps_its_state_in_fp32(made: Made, tmp_path: Path) -> None:
     trainer = train(small_spec(made, tmp_path, precision="bf16"))
-    lines = read_metrics(tmp_path / FILE)
+    lines = read_metrics(tmp_path / METRICS)
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert {tensor.dtype for tensor in trainer.replica.optimizer.state().values()} == {torch.float32}
     assert {weight.dtype for weight in trainer.replica.model.parameters()} == {torch.float32}
@@ -176,7 +176,7 @@ def test_the_tree_sum_of_two_ranks_is_that_of_one() -> None:
 
 
 def test_the_tail_of_the_metrics_tells_each_step_once_across_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / FILE
+    path = tmp_path / METRICS
     tail = MetricsTail(path)
     assert list(tail.new_lines()) == []
     path.write_text('{"step": 0}\n{"step": 1}\n{"step": 2')

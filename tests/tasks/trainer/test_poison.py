@@ -13,7 +13,7 @@ from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import WINDOW
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import FILE, read_metrics
+from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.poison import Slice, guilty
 from tasks.trainer.spoilt_shards import REPEATED, spoilt_shards
 from tests.corpora import Made, corpus, tokens_in
@@ -63,7 +63,7 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     tokens = tokens_of_books(trainer)
     poison(trainer, tokens)
     trainer.train()
-    lines = read_metrics(tmp_path / "whole" / FILE)
+    lines = read_metrics(tmp_path / "whole" / METRICS)
     assert [line["step"] for line in lines] == list(range(12))
     assert all(line["loss"] is not None for line in lines), "what is left of every batch is trained"
     read = [place for place, has in tokens_by_document(trainer).items() if has.intersection(tokens)]
@@ -123,7 +123,7 @@ def test_in_a_layout_the_documents_are_found_that_one_rank_finds(
     found = read_metrics(tmp_path / "shared" / FAULTS)
     assert len(found) > 1
     assert found == read_metrics(tmp_path / "alone" / FAULTS)
-    assert all(line["loss"] is not None for line in read_metrics(tmp_path / "shared" / FILE))
+    assert all(line["loss"] is not None for line in read_metrics(tmp_path / "shared" / METRICS))
 
 
 class Read:
@@ -174,4 +174,4 @@ def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -
     trainer.train()
     (mark,) = marks.from_json((tmp_path / marks.FILE).read_bytes())
     assert (mark.step, mark.reason, mark.rows) == (step, "loss_spike", {shard: (row,)})
-    assert read_metrics(tmp_path / FILE)[step]["loss"] is not None
+    assert read_metrics(tmp_path / METRICS)[step]["loss"] is not None

@@ -15,7 +15,7 @@ from tasks.trainer import checkpoint
 from tasks.trainer.environment import PREEMPTION
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.launch import training_command
-from tasks.trainer.metrics import FILE, last_step, read_metrics
+from tasks.trainer.metrics import METRICS, last_step, read_metrics
 from tasks.trainer.place_config import PreemptionNotice
 from tasks.trainer.preemption import Aws, Gcp, NoAnswer, watch
 from tests.corpora import Made
@@ -54,7 +54,7 @@ def test_a_run_of_the_stage_saves_and_ends_as_after_sigterm(
     (run,) = tmp_path.glob("**/epoch-000001")
     (step,) = checkpoint.steps_at(run / "checkpoints")
     assert 5 < step < 2000
-    assert checkpoint.verify(run / "checkpoints" / checkpoint.name_of(step))["step"] == len(read_metrics(run / FILE))
+    assert checkpoint.verify(run / "checkpoints" / checkpoint.name_of(step))["step"] == len(read_metrics(run / METRICS))
     (fault,) = read_metrics(run / FAULTS)
     assert (fault["kind"], fault["what"]) == ("preemption", "EC2 will terminate this machine at 2026-11-23T10:12:00Z")
     assert 5 <= fault["step"] <= step
@@ -71,12 +71,12 @@ def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer
     # A proxy that does not exist: requests are direct.
     environment = {**os.environ, PREEMPTION: settings(server, "gcp"), "http_proxy": "http://127.0.0.1:9"}
     agent = subprocess.Popen(training_command(str(path), 2), stdin=subprocess.DEVNULL, env=environment)
-    until(lambda: last_step(tmp_path / FILE) > 3)
+    until(lambda: last_step(tmp_path / METRICS) > 3)
     assert agent.poll() is None
     server.preempted = True
     assert agent.wait(60) == 143
     (step,) = checkpoint.steps_at(tmp_path / "checkpoints")
-    assert step == len(read_metrics(tmp_path / FILE))
+    assert step == len(read_metrics(tmp_path / METRICS))
     (fault,) = read_metrics(tmp_path / FAULTS)
     assert fault["what"] == "Compute Engine has begun to preempt this machine"
 
@@ -87,7 +87,7 @@ def test_a_node_that_is_preempted_takes_the_gang_along_with_a_checkpoint(
 ) -> None:
     monkeypatch.setenv(PREEMPTION, settings(server, "gcp"))
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
-    until(lambda: last_step(tmp_path / "0" / FILE) > 3)
+    until(lambda: last_step(tmp_path / "0" / METRICS) > 3)
     server.preempted = True
     assert codes(nodes) == [143, 143]
     assert len(checkpoint.steps_at(tmp_path / "0" / "checkpoints")) == 1

@@ -22,7 +22,7 @@ from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.metrics import FILE, SKIPPED
+from tasks.trainer.metrics import METRICS, SKIPPED
 from tasks.trainer.recovery import FOLDER, Recovery
 from tests.corpora import Made
 from tests.s3_server import S3Server
@@ -52,9 +52,9 @@ def output_in(store: Store, fingerprint: str = "a run") -> Output:
 def grown(run: Path, step: int) -> Path:
     """Lets the folder of a run look as after `step` steps."""
     run.mkdir(parents=True, exist_ok=True)
-    for name in (FILE, SKIPPED):
+    for name in (METRICS, SKIPPED):
         lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
-        (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines if name == FILE))
+        (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines if name == METRICS))
     return save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
 
 
@@ -78,7 +78,7 @@ def test_another_machine_goes_on_from_the_newest_checkpoint_in_the_store(remote:
     assert pushed(remote) == [4, 6]
     there = move(remote, tmp_path / "there")
     assert load_file(there / "checkpoints" / checkpoint.name_of(6) / checkpoint.MODEL)["w"].tolist() == [6, 6, 6]
-    lines = [json.loads(line) for line in (there / FILE).read_text().splitlines()]
+    lines = [json.loads(line) for line in (there / METRICS).read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(6))
     assert "step_s" not in lines[0]
 
@@ -107,7 +107,7 @@ def test_what_this_machine_has_is_kept_if_it_is_newer(remote: Store, tmp_path: P
     there = tmp_path / "there"
     grown(there, 6)
     assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [4, 6], "4 is for a rollback"
-    assert len((there / FILE).read_text().splitlines()) == 6
+    assert len((there / METRICS).read_text().splitlines()) == 6
     shutil.rmtree(there / "checkpoints")
     grown(there, 3)
     assert checkpoint.steps_at(move(remote, there) / "checkpoints") == [3, 4]
@@ -145,7 +145,7 @@ def test_milestones_are_committed_before_a_checkpoint_that_is_newer(remote: Stor
     assert list(recovery.output.committed) == [checkpoint.name_of(4)]
     there = move(remote, tmp_path / "there", milestones=(4, 8))
     assert checkpoint.steps_at(there / "checkpoints") == [4, 6]
-    assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(6))
+    assert [json.loads(line)["step"] for line in (there / METRICS).read_text().splitlines()] == list(range(6))
 
 
 def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_machine_that_has_nothing_goes_on_from_the_newest_milestone(tmp_path: 
     recovery_of(store, run, milestones=(4, 8, 12)).publish(8)
     there = move(store, tmp_path / "there", milestones=(4, 8, 12))
     assert checkpoint.steps_at(there / "checkpoints") == [8], "no rollback goes behind a milestone"
-    assert [json.loads(line)["step"] for line in (there / FILE).read_text().splitlines()] == list(range(8))
+    assert [json.loads(line)["step"] for line in (there / METRICS).read_text().splitlines()] == list(range(8))
 
 
 def test_a_store_that_is_away_for_a_while_does_not_stop_the_run(
@@ -272,7 +272,7 @@ def test_a_pod_that_is_told_to_go_saves_into_the_store_and_says_resume_me(
     endless = small_config(steps=100_000, checkpoint_every=100_000)
     told_to_go = pod(recipe_of(store, endless), TMPDIR=str(tmp_path), SLUICE_CACHE=str(tmp_path / "cache"))
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 1000 for path in tmp_path.glob(f"sluice-scratch/*/epoch-*/{FILE}")):
+    while not any(path.stat().st_size > 1000 for path in tmp_path.glob(f"sluice-scratch/*/epoch-*/{METRICS}")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     told_to_go.terminate()

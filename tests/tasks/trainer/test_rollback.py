@@ -14,7 +14,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FILE as FAULTS
 from tasks.trainer.guard import ROLL_BACK_AFTER
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import FILE, SKIPPED, read_metrics
+from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, target
 from tests.corpora import Made
@@ -42,7 +42,7 @@ def run(made: Made, folder: Path, stop: int | None = None) -> TrainSpec:
 
 def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_over(made: Made, tmp_path: Path) -> None:
     run(made, tmp_path / "whole")
-    lines = read_metrics(tmp_path / "whole" / FILE)
+    lines = read_metrics(tmp_path / "whole" / METRICS)
     assert [line["step"] for line in lines] == list(range(24)), "each step once"
     # Steps 8 to 12 are refused; 6 is the newest checkpoint before them.
     assert [line["step"] for line in lines if line["loss"] is None] == list(range(6, 13))
@@ -82,7 +82,7 @@ def test_two_checkpoints_are_enough_where_the_newest_one_has_the_damage(made: Ma
     trainer.train()
     (fault,) = read_metrics(tmp_path / FAULTS)
     assert "refused in a row from step 6; back to step 3" in fault["what"]
-    assert read_metrics(tmp_path / FILE)[-1]["loss"] is not None
+    assert read_metrics(tmp_path / METRICS)[-1]["loss"] is not None
 
 
 def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: Made, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: M
     assert checkpoint.steps_at(tmp_path / "there" / "checkpoints") == [3, 6]
     Trainer(there, ALONE).train()
     assert "back to step 3" in read_metrics(tmp_path / "there" / FAULTS)[0]["what"]
-    assert len(read_metrics(tmp_path / "there" / FILE)) == 24
+    assert len(read_metrics(tmp_path / "there" / METRICS)) == 24
 
 
 def test_a_run_that_goes_back_too_often_or_has_nothing_to_go_back_to_ends(made: Made, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import train_local
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.loss import IGNORED
-from tasks.trainer.metrics import FILE, SKIPPED, read_metrics
+from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.notice import REQUEST
 from tasks.trainer.withheld import Withheld
 from tests.corpora import Made
@@ -134,6 +134,6 @@ def test_a_step_without_any_other_document_is_skipped(made: Made, tmp_path: Path
     withhold(tmp_path, trainer.batches, range(3), every=1)
     before = {name: value.clone() for name, value in trainer.replica.model.state_dict().items()}
     trainer.train()
-    assert [line["loss"] for line in read_metrics(tmp_path / FILE)] == [None] * 3
+    assert [line["loss"] for line in read_metrics(tmp_path / METRICS)] == [None] * 3
     assert {line["reason"] for line in read_metrics(tmp_path / SKIPPED)} == {"withheld"}
     assert all(torch.equal(value, before[name]) for name, value in trainer.replica.model.state_dict().items())
