@@ -12,7 +12,7 @@ from tasks.trainer.metrics import read_metrics
 
 log = logging.getLogger(__name__)
 
-FILE = "faults.jsonl"
+FAULTS = "faults.jsonl"
 POISON, ROLLBACK, CORRUPTION, SLOW_RANK = "poison", "rollback", "corruption", "slow_rank"
 CHECKPOINT, PREEMPTION = "checkpoint", "preemption"
 KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK, CHECKPOINT, PREEMPTION)
@@ -27,7 +27,7 @@ class Faults:
     """
 
     def __init__(self, out: Path, writes: bool = True) -> None:
-        self._path, self._writes = out / FILE, writes
+        self._path, self._writes = out / FAULTS, writes
         self._known = {(line["kind"], line["step"], line["what"]) for line in read_metrics(self._path)}
 
     def damaged(self, step: int, error: Exception) -> None:

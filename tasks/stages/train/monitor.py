@@ -65,7 +65,7 @@ class Monitor:
         self._faults = len(reported)
 
     def _reported(self) -> list[dict[str, Any]]:
-        return read_metrics(self.run / faults.FILE)
+        return read_metrics(self.run / faults.FAULTS)
 
     def alerts(self) -> list[dict[str, Any]]:
         """Returns the alerts of all attempts at the artifact, by step; raises SluiceError."""

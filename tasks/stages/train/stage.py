@@ -35,7 +35,7 @@ from tasks.stages.train.report import loss_curve
 from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
-from tasks.trainer.faults import FILE as FAULTS
+from tasks.trainer.faults import FAULTS
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings

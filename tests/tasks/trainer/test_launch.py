@@ -16,7 +16,7 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.trainer import checkpoint, failure, parent_watch
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import FILE as FAULTS
+from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch import LOG, explain, train_local, training_command
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics

@@ -22,7 +22,7 @@ from tasks.trainer import checkpoint, copying
 from tasks.trainer import recovery as recovery_module
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.environment import CHECKPOINTS
-from tasks.trainer.faults import FILE as FAULTS
+from tasks.trainer.faults import FAULTS
 from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place_config import CheckpointLocations, Copies, CopyFolder
 from tasks.trainer.recovery import Recovery

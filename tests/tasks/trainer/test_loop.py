@@ -11,7 +11,7 @@ import torch
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import FILE as FAULTS
+from tasks.trainer.faults import FAULTS
 from tasks.trainer.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics

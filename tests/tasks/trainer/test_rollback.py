@@ -11,7 +11,7 @@ from tasks.core.store import Store
 from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import FILE as FAULTS
+from tasks.trainer.faults import FAULTS
 from tasks.trainer.guard import ROLL_BACK_AFTER
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
