@@ -24,7 +24,7 @@ from tasks.stages.crawl.db import crawldb, duck, fetchlist
 from tasks.stages.crawl.db.duck import Lookup
 from tasks.stages.crawl.db.due import due_of
 from tasks.stages.crawl.hosts.rules import LIFE
-from tasks.stages.crawl.hosts_file import HostsFile, read
+from tasks.stages.crawl.hosts_file import HostsFile, read_hosts_file
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of
 from tasks.stages.crawl.policy import HOST_DROPPED, Policy, held_in
 from tasks.stages.crawl.storage.segment import LINK, LOG
@@ -79,7 +79,7 @@ class Sources:
     def hosts_file(self) -> HostsFile | None:
         """The hosts file as it is now; None where it cannot be read here."""
         try:
-            return read(self.config.hosts_file)[0]
+            return read_hosts_file(self.config.hosts_file)[0]
         except (SluiceError, OSError):
             return None
 

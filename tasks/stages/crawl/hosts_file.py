@@ -161,7 +161,7 @@ class HostsFile(Config):
     @classmethod
     def _are_hosts(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         for entry in given:
-            _check(entry)
+            _check_entry(entry)
         return given
 
     @field_validator("again")
@@ -169,7 +169,7 @@ class HostsFile(Config):
     def _are_pages_or_hosts(cls, given: dict[str, datetime]) -> dict[str, datetime]:
         for entry in given:
             if "://" not in entry:
-                _check(entry)
+                _check_entry(entry)
             elif canonical(url := entry.removesuffix("*")) != url:
                 raise ValueError(f"{entry!r} is no URL in canonical form; write {canonical(url)!r}, or a host")
         return given
@@ -177,13 +177,13 @@ class HostsFile(Config):
     @model_validator(mode="after")
     def _go_to_one_host(self) -> "HostsFile":
         for entry, settings in self.hosts.items():
-            _check(entry)
+            _check_entry(entry)
             if entry.startswith("*.") and (settings.headers or settings.cookies):
                 raise ValueError(f"headers and cookies go to one host only: name the hosts of {entry!r} one by one")
         return self
 
 
-def read(path: str) -> tuple[HostsFile, str]:
+def read_hosts_file(path: str) -> tuple[HostsFile, str]:
     """Returns the hosts file at a local path or URL, and the sha256 of its bytes.
 
     Raises:
@@ -203,7 +203,7 @@ def read(path: str) -> tuple[HostsFile, str]:
     return parse(HostsFile, settings, f"hosts file {os.path.basename(path)}"), sha256_of(data)
 
 
-def _check(entry: str) -> None:
+def _check_entry(entry: str) -> None:
     """Raises ValueError unless it is a host in the form of canonical URLs."""
     url = canonical(f"http://{entry.removeprefix('*.')}/")
     if not _ENTRY.fullmatch(entry) or url is None or authority(url) != entry.removeprefix("*."):

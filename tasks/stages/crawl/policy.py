@@ -25,7 +25,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts_file import HostSettings, HostsFile, read
+from tasks.stages.crawl.hosts_file import HostSettings, HostsFile, read_hosts_file
 
 log = logging.getLogger("sluice.crawl")
 
@@ -202,7 +202,7 @@ class Policy:
         """
         if not self._path:
             return False
-        file, content = read(self._path)
+        file, content = read_hosts_file(self._path)
         if content == self._read:
             return False
         denied = frozenset(file.deny)
@@ -264,7 +264,7 @@ def settle(config: CrawlConfig, part: Part) -> Policy:
     """Reads the hosts file for a cycle and writes it to the fetch list; raises SluiceError."""
     if not config.hosts_file:
         return Policy()
-    file, content = read(config.hosts_file)
+    file, content = read_hosts_file(config.hosts_file)
     _write(part, FILE, {"file": file, "sha256": content})
     return Policy(file)
 

@@ -10,7 +10,7 @@ from crawl_site import Site, linked
 
 from tasks.core.config import parse
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
-from tasks.stages.crawl.hosts_file import HostSettings, read
+from tasks.stages.crawl.hosts_file import HostSettings, read_hosts_file
 
 DOC = Path(__file__).parents[4] / "docs" / "crawl.md"
 TEXT = DOC.read_text()
@@ -71,7 +71,7 @@ def test_the_hosts_file_and_the_grants_that_are_shown_can_be_used(tmp_path):
     blocks = re.findall(r"```toml\n(.*?)```", TEXT, re.S)
     (shown,) = [block for block in blocks if block.startswith("deny = ")]
     (tmp_path / "hosts.toml").write_text(shown)
-    file, _ = read(str(tmp_path / "hosts.toml"))
+    file, _ = read_hosts_file(str(tmp_path / "hosts.toml"))
     assert file.deny
     assert set(HostSettings.model_fields) == {name for one in file.hosts.values() for name in one.model_fields_set}
     (granted,) = [block for block in blocks if block.startswith("allow_hosts = ")]

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.web.domain import link
-from tasks.stages.crawl.hosts_file import HostsFile, read
+from tasks.stages.crawl.hosts_file import HostsFile, read_hosts_file
 from tasks.stages.crawl.policy import Policy
 
 TEXT = """
@@ -39,7 +39,7 @@ def written(tmp_path):
 
 @pytest.fixture
 def policy(written):
-    return Policy(read(written(TEXT))[0])
+    return Policy(read_hosts_file(written(TEXT))[0])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_of_several_entries_the_closest_that_says_something_counts(policy):
 )
 def test_what_cannot_be_meant_is_refused(written, text, words):
     with pytest.raises(RecipeError) as caught:
-        read(written(text))
+        read_hosts_file(written(text))
     assert words in str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_meant_is_refused(written, text, words):
 def test_a_credential_written_into_the_file_is_refused_without_being_shown(written, value):
     for field in ("headers", "cookies"):
         with pytest.raises(RecipeError, match=r"X-Key is no reference") as caught:
-            read(written(f"[hosts.'a.example']\n{field} = {{ X-Key = {value} }}"))
+            read_hosts_file(written(f"[hosts.'a.example']\n{field} = {{ X-Key = {value} }}"))
         assert "s3cret" not in str(caught.value)
         assert "31337" not in str(caught.value)
 
@@ -131,7 +131,7 @@ rewrite = []
 
 
 def test_a_copy_in_an_artifact_says_what_the_file_said(written):
-    file, _ = read(written(MORE))
+    file, _ = read_hosts_file(written(MORE))
     plain = json.loads(json.dumps(file.model_dump(mode="json", exclude_defaults=True)))
     assert HostsFile.model_validate(plain) == file
 
@@ -146,17 +146,17 @@ def test_a_copy_in_an_artifact_says_what_the_file_said(written):
     ],
 )
 def test_urls_are_written_by_the_closest_rules_that_are_set(written, url, becomes):
-    found = Policy(read(written(MORE))[0]).rewritten(link(url))
+    found = Policy(read_hosts_file(written(MORE))[0]).rewritten(link(url))
     assert found == link(becomes)
 
 
 def test_a_rule_that_makes_no_url_of_a_link_leaves_it_as_it_is(written):
-    policy = Policy(read(written("[hosts.'a.example']\nrewrite = [{ match = '^http', to = 'mailto' }]"))[0])
+    policy = Policy(read_hosts_file(written("[hosts.'a.example']\nrewrite = [{ match = '^http', to = 'mailto' }]"))[0])
     assert policy.rewritten(link("http://a.example/x")).url == "http://a.example/x"
 
 
 def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(written):
-    file = read(written(MORE))[0]
+    file = read_hosts_file(written(MORE))[0]
     policy = Policy(file)
     assert [policy.pauses(f"{name}.example.com") for name in ("a", "www")] == [True, False]
     assert [policy.interval_s(host) for host in ("www.example.com", "example.org")] == [86400, None]
@@ -176,7 +176,7 @@ def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(writte
 
 def test_a_file_that_is_not_there_is_no_empty_one(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml cannot be read"):
-        read(str(tmp_path / "none.toml"))
+        read_hosts_file(str(tmp_path / "none.toml"))
 
 
 def test_it_is_read_from_an_object_store_too(s3):
@@ -185,6 +185,6 @@ def test_it_is_read_from_an_object_store_too(s3):
     folder = f"s3://{s3.buckets[0]}/place"
     with Store(folder).write("hosts.toml") as file:
         file.write(b'deny = ["a.example"]')
-    assert read(f"{folder}/hosts.toml")[0] == HostsFile(deny=("a.example",))
+    assert read_hosts_file(f"{folder}/hosts.toml")[0] == HostsFile(deny=("a.example",))
     with pytest.raises(InputError, match="cannot be read"):
-        read(f"{folder}/none.toml")
+        read_hosts_file(f"{folder}/none.toml")
