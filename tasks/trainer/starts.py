@@ -11,15 +11,15 @@ from typing import Any
 
 from tasks.trainer.metrics import read_metrics
 
-FILE = "starts.jsonl"
+STARTS = "starts.jsonl"
 
 
 def write_start(folder: Path, line: dict[str, Any]) -> None:
     """Appends a line to the file in a run's folder."""
-    with (folder / FILE).open("a") as file:
+    with (folder / STARTS).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def read_starts(folder: Path) -> list[dict[str, Any]]:
     """Returns the lines of the file in a run's folder, oldest first; [] where there is none."""
-    return read_metrics(folder / FILE)
+    return read_metrics(folder / STARTS)
