@@ -116,7 +116,7 @@ class CrawlConfig(Config):
 
     hosts_file: str = ""
     """TOML file, here or on an object store, in which operators deny hosts and set pauses, caps and headers of single
-    ones (`tasks.stages.crawl.hosts_file`). Read by every cycle; denied hosts are read again during a fetch."""
+    ones (`tasks.stages.crawl.policy`). Read by every cycle; denied hosts are read again during a fetch."""
 
     include_hosts: tuple[str, ...] = ()
     """Hosts that may be crawled: "host", "host:port" or "*.domain"; empty means the hosts of the seeds.

@@ -24,9 +24,8 @@ from tasks.stages.crawl.db import crawldb, duck, fetchlist
 from tasks.stages.crawl.db.duck import Lookup
 from tasks.stages.crawl.db.due import due_of
 from tasks.stages.crawl.hosts.rules import LIFE
-from tasks.stages.crawl.hosts_file import HostsFile, read_hosts_file
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of
-from tasks.stages.crawl.policy import HOST_DROPPED, Policy, held_in
+from tasks.stages.crawl.policy import HOST_DROPPED, HostsFile, Policy, held_in, read_hosts_file
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
 Found = dict[str, Any]

@@ -19,8 +19,7 @@ from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.db import crawldb, duck
-from tasks.stages.crawl.hosts_file import HostsFile
-from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.policy import HostsFile, Policy
 
 Found = dict[str, Any]
 

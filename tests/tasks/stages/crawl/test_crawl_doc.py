@@ -10,7 +10,7 @@ from crawl_site import Site, linked
 
 from tasks.core.config import parse
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
-from tasks.stages.crawl.hosts_file import HostSettings, read_hosts_file
+from tasks.stages.crawl.policy import HostSettings, read_hosts_file
 
 DOC = Path(__file__).parents[4] / "docs" / "crawl.md"
 TEXT = DOC.read_text()

@@ -14,9 +14,8 @@ from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.due import attach, due_of
 from tasks.stages.crawl.db.fetchlist import shares
 from tasks.stages.crawl.generate import _choose
-from tasks.stages.crawl.hosts_file import HostsFile
 from tasks.stages.crawl.inject import SEEDS
-from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.hosts_file import HostsFile
+from tasks.stages.crawl.policy import HostsFile
 
 RECIPE = """
 name = "hosts"

@@ -7,8 +7,7 @@ import pytest
 
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.web.domain import link
-from tasks.stages.crawl.hosts_file import HostsFile, read_hosts_file
-from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.policy import HostsFile, Policy, read_hosts_file
 
 TEXT = """
 deny = ["example.org", "*.shop.example", "example.net:8080", "[2001:db8::1]"]

@@ -15,8 +15,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.formats.warc import archive
 from tasks.stages.crawl import policy as policies
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts_file import HostSettings, HostsFile
-from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.policy import HostSettings, HostsFile, Policy
 from tests.tasks.stages.crawl.test_generate import chosen, url_row
 from tests.tasks.stages.crawl.test_recrawl import revised
 

@@ -4,10 +4,9 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from tasks.stages.crawl.hosts_file import HostsFile
 from tasks.stages.crawl.http.address import RefusedAddressError
 from tasks.stages.crawl.http.grants import Grants
-from tasks.stages.crawl.policy import Policy
+from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.render.guard import Guard
 
 
