@@ -11,9 +11,8 @@ from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.db import crawldb, duck
 from tasks.stages.crawl.db.crawldb import Known
-from tasks.stages.crawl.db.due import attach, due_of
 from tasks.stages.crawl.db.fetchlist import shares
-from tasks.stages.crawl.generate import _choose
+from tasks.stages.crawl.generate import _choose, attach_due_times, due_of
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
@@ -168,7 +167,7 @@ def test_of_a_seeds_interval_and_its_hosts_the_shorter_one_counts(own, hosts):
         connection.register("previous", pa.Table.from_pylist([row], schema=crawldb.URLS))
         seed = pa.schema([("key", pa.uuid()), ("interval_s", pa.int64())])
         connection.register("seeds", pa.Table.from_pylist([{"key": row["key"], "interval_s": own}], schema=seed))
-        attach(connection, policy, NOW)
+        attach_due_times(connection, policy, NOW)
         (found,) = connection.execute("SELECT next_due FROM timed").fetchall()[0]
     assert found == due_of(row, policy, NOW, own)[0] == row["last_fetch"] + timedelta(seconds=min(own, hosts))
 
