@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, nearest
 from tasks.filters.catalogue import SCORE_SETTINGS, known, require_unique
-from tasks.stages.consolidate import limits as limit_tables
+from tasks.stages.consolidate.limits import completed_limits, limit_scopes, limit_tables, limits_of, misplaced_limits
 
 SILVER, GOLD = "silver", "gold"
 """The tiers of kept documents."""
@@ -87,7 +87,7 @@ class ConsolidateConfig(Config):
     def _complete(cls, limits: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
         if "filters" not in info.data:
             return limits  # the error in `filters` is already reported
-        return limit_tables.completed(info.data["filters"], limits)
+        return completed_limits(info.data["filters"], limits)
 
     @field_validator("gold")
     @classmethod
@@ -105,7 +105,7 @@ class ConsolidateConfig(Config):
         if drop_lines and "c4" not in info.data["filters"]:
             raise ValueError('drop_lines needs "c4" among the filters')
         filters, limits = info.data["filters"], info.data["limits"]
-        for at, name, table in limit_tables.tables(filters, limits) if drop_lines else ():
+        for at, name, table in limit_tables(filters, limits) if drop_lines else ():
             if name == "c4" and table.get("min_sentences", 1) < 1:
                 raise ValueError(f"drop_lines needs {at}.min_sentences of 1 or more: a text could lose all its lines")
         if drop_lines and info.data.get("cut_repeated"):
@@ -114,15 +114,15 @@ class ConsolidateConfig(Config):
 
     def tables(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         """Yields the dotted path of every table of limits, its filter, and the limits in it; see `limits.tables`."""
-        return limit_tables.tables(self.filters, self.limits)
+        return limit_tables(self.filters, self.limits)
 
     def limits_of(self, source: str) -> dict[str, dict[str, Any]]:
         """Returns the complete limits of each filter for the documents of a source; see `limits.of_source`."""
-        return limit_tables.of_source(self.filters, self.limits, source, self.kinds.get(source, ""))
+        return limits_of(self.filters, self.limits, source, self.kinds.get(source, ""))
 
     def limited(self) -> tuple[str, ...]:
         """Returns the sources with limits of their own, by name or by kind."""
-        scopes = limit_tables.scopes(self.filters, self.limits)
+        scopes = limit_scopes(self.filters, self.limits)
         return tuple(source for source, kind in self.kinds.items() if source in scopes or kind in scopes)
 
     def judged_by_default(self) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class ConsolidateConfig(Config):
         """
         sources = tuple(self.kinds) if self.sources is None else self.sources
         judged = set(sources) - set(self.trusted)
-        return limit_tables.misplaced(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
+        return misplaced_limits(self.filters, self.limits, self.kinds, {*kinds, *self.kinds.values()}, judged)
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
         """Yields annotator, field and minimum of every mark of `gold`."""

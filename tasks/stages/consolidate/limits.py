@@ -26,7 +26,7 @@ Limits: TypeAlias = Mapping[str, Mapping[str, Any]]
 _KEY = "consolidate.limits"
 
 
-def completed(filters: tuple[str, ...], given: Limits) -> dict[str, dict[str, Any]]:
+def completed_limits(filters: tuple[str, ...], given: Limits) -> dict[str, dict[str, Any]]:
     """Returns the limits of a recipe: general ones of all `filters` with defaults, others as they were given.
 
     Raises:
@@ -79,25 +79,28 @@ def _short(scope: str, filters: tuple[str, ...], general: Limits, table: Limits)
     return short
 
 
-def tables(filters: tuple[str, ...], limits: Limits) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def limit_tables(filters: tuple[str, ...], limits: Limits) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yields the dotted path of every table of limits, its filter, and the limits in it, general ones first."""
     yield from ((f"{_KEY}.{name}", name, limits[name]) for name in filters)
-    for scope in scopes(filters, limits):
+    for scope in limit_scopes(filters, limits):
         yield from ((f"{_KEY}.{scope}.{name}", name, table) for name, table in limits[scope].items())
 
 
-def scopes(filters: tuple[str, ...], limits: Limits) -> list[str]:
+def limit_scopes(filters: tuple[str, ...], limits: Limits) -> list[str]:
     """Returns the kinds and sources with limits of their own."""
     return [name for name in limits if name not in filters]
 
 
-def of_source(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> dict[str, dict[str, Any]]:
+def limits_of(filters: tuple[str, ...], limits: Limits, source: str, kind: str) -> dict[str, dict[str, Any]]:
     """Returns the complete limits of each filter for a source of a kind: its own before its kind's before others."""
-    several = [limits, *(limits[scope] for scope in dict.fromkeys((kind, source)) if scope in scopes(filters, limits))]
+    several = [
+        limits,
+        *(limits[scope] for scope in dict.fromkeys((kind, source)) if scope in limit_scopes(filters, limits)),
+    ]
     return {name: {key: value for one in several for key, value in one.get(name, {}).items()} for name in filters}
 
 
-def misplaced(
+def misplaced_limits(
     filters: tuple[str, ...],
     limits: Limits,
     kinds: Mapping[str, str],
@@ -113,7 +116,7 @@ def misplaced(
         known_kinds: kinds that sources can have.
         judged: sources that filters judge.
     """
-    for scope in scopes(filters, limits):
+    for scope in limit_scopes(filters, limits):
         names = {*kinds, *known_kinds}
         if scope not in names:
             yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *known()})}'

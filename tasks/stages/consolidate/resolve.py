@@ -45,7 +45,7 @@ from tasks.formats.row_ids import range_of, row_ids_of, row_of
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons
-from tasks.stages.consolidate.verdicts import COPY
+from tasks.stages.consolidate.verdicts import DUPLICATE
 
 MEMBER = np.dtype(
     [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]
@@ -307,7 +307,7 @@ def write_replaced(
 def replaced_part(aligned: AlignedParts, runs: list[str], part: Part, numbered: Numbered) -> None:
     """Writes those of one part; runs on a worker."""
     rows, gone = rows_resolved(aligned, runs, numbered.number)
-    reasons = pa.array([f"{COPY}{kind}" for kind in gone.column("kind").to_pylist()], pa.string())
+    reasons = pa.array([f"{DUPLICATE}{kind}" for kind in gone.column("kind").to_pylist()], pa.string())
     columns = [gone.column("id"), reasons, gone.column("duplicate_of"), pa.array(rows)]
     part.table(REPLACED_FOLDER, pa.table(columns, schema=REPLACED), out=False)
     part.metric(REPLACED_FOLDER, len(rows))

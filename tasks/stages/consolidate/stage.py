@@ -136,9 +136,9 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
     hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
     shown = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
-        for path, csv_of in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
-            with part.file(path, rows=csv_of.num_rows) as file:
-                pq.write_table(csv_of, file, compression="zstd", compression_level=3)
+        for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
+            with part.file(path, rows=table.num_rows) as file:
+                pq.write_table(table, file, compression="zstd", compression_level=3)
         with part.file("audit.html") as file:
             file.write(audit.page(funnel, hosts, shown))
         duplicates_page.write_page(aligned, part, names)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import reasons, tiers
 
-COPY = "duplicate_"
+DUPLICATE = "duplicate_"
 """Prefix of the reason of a duplicate, followed by the kind, "exact" or "near"."""
 
 COLUMNS = ["id", "duplicate_of", "kind"]
@@ -80,5 +80,5 @@ def _add_copies(
         copy = (row if row["duplicate_of"] and config.dedup else None) if why else dropped.get(row["id"])
         duplicate_of.append(copy["duplicate_of"] if copy else None)
         if copy:
-            why.append(f"{COPY}{copy['kind']}")
+            why.append(f"{DUPLICATE}{copy['kind']}")
     return duplicate_of

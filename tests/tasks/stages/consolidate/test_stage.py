@@ -262,11 +262,11 @@ def test_kept_documents_are_in_the_order_of_the_input_and_carry_language_and_sco
     rows, _ = funnel_corpus()
     artifact = consolidate(tmp_path, rows)
     for path in artifact.files("kept/"):
-        csv_of = artifact.table(path)
-        ids = csv_of.column("id").to_pylist()
+        table = artifact.table(path)
+        ids = table.column("id").to_pylist()
         assert ids == sorted(ids)
-        assert set(csv_of.column("language").to_pylist()) <= {"en", "fr"}
-        assert csv_of.column("prose_score").to_pylist() == [0.5] * len(ids)
+        assert set(table.column("language").to_pylist()) <= {"en", "fr"}
+        assert table.column("prose_score").to_pylist() == [0.5] * len(ids)
 
 
 def test_nothing_left_is_an_error_that_names_the_biggest_reasons(tmp_path: Path) -> None:
