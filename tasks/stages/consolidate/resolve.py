@@ -44,8 +44,7 @@ from tasks.formats.packed_ids import HALVES
 from tasks.formats.row_ids import range_of, row_ids_of, row_of
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.rules import reasons
-from tasks.stages.consolidate.verdicts import DUPLICATE
+from tasks.stages.consolidate.rules import DUPLICATE, reasons
 
 MEMBER = np.dtype(
     [("key", "<u8"), ("row_id", "<u8"), ("id", HALVES), ("cluster", HALVES), ("text", HALVES), ("rank", "<u4")]

@@ -61,8 +61,7 @@ from tasks.stages.consolidate.funnel import (
 )
 from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
 from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved, write_replaced
-from tasks.stages.consolidate.rules import check_measured, step_of
-from tasks.stages.consolidate.verdicts import COLUMNS, Verdicts, verdicts
+from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
 VERSION = 10
 

@@ -18,11 +18,12 @@ from tasks.stages.consolidate.funnel import EXTRACT, STEPS
 from tasks.stages.consolidate.mask import masked
 from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import (
+    COLUMNS,
     check_measured,
     read_by_tiers,
     step_of,
+    verdicts,
 )
-from tasks.stages.consolidate.verdicts import COLUMNS, verdicts
 
 _EXCERPT = 160
 _TIERS = ("", GOLD, SILVER)

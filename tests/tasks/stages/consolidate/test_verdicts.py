@@ -6,7 +6,7 @@ import pytest
 
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.resolve import COPIES
-from tasks.stages.consolidate.verdicts import verdicts
+from tasks.stages.consolidate.rules import verdicts
 
 IDS = ["fine", "copy", "broken", "broken copy", "promoted", "trusted"]
 NONE = np.zeros(len(IDS), np.bool_)
