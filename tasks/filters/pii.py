@@ -45,9 +45,9 @@ class Pii(Annotator):
 
     def external(self) -> list[str]:
         """Returns the files of the pipeline as local paths: their bytes are part of the fingerprint."""
-        from tasks.filters.recognisers.names import files
+        from tasks.filters.recognisers.names import pipeline_files
 
-        return files(self.names) if self.names else []
+        return pipeline_files(self.names) if self.names else []
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the pipeline for names cannot be loaded."""

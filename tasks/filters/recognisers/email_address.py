@@ -53,14 +53,14 @@ _MESSAGE_LABEL = re.compile(r"(?i:message|content|msg)[-_ ]?(?i:id)[\"']?[ ]?[:=
 _QUOTED = re.compile(r'"[^"\n@]{1,64}"\Z')
 
 
-def find(text: str, at: int) -> Iterator[Span]:
+def find_email(text: str, at: int) -> Iterator[Span]:
     """Yields the address around the "@" at `at`, if there is one: with two labels at least behind it.
 
     >>> text = "Write to (jo.doe+web@example.co.uk)."
-    >>> [text[a:b] for _, a, b, _ in find(text, text.index("@"))]
+    >>> [text[a:b] for _, a, b, _ in find_email(text, text.index("@"))]
     ['jo.doe+web@example.co.uk']
-    >>> [list(find(text, text.index("@"))) for text in ("npm i vue@3.2.1", "icon@2x.png", "git@host.org:a/b", "by @jo")]
-    [[], [], [], []]
+    >>> [list(find_email(text, text.index("@"))) for text in ("npm i vue@3.2.1", "icon@2x.png", "git@host.org:a/b")]
+    [[], [], []]
     """
     start = _local_start(text, at)
     end = _domain_end(text, at) if start is not None else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tasks.filters.recognisers.checksum import mod97
 from tasks.filters.recognisers.span import Evidence, Span
 
-_LENGTHS = {
+_IBAN_LENGTHS = {
     15: "NO",
     16: "BE",
     18: "DK FI FO GL NL SD FK",
@@ -32,46 +32,51 @@ _LENGTHS = {
     32: "LC",
     33: "RU",
 }
-_LENGTH = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
-_NUMERIC = frozenset(
+_IBAN_LENGTH = {country: length for length, countries in _IBAN_LENGTHS.items() for country in countries.split()}
+_NUMERIC_IBANS = frozenset(
     country
     for countries in ("AE AT BA BE CR CZ DE DK EE ES", "FI FO GL HR HU IL IS LT ME NO", "PL PT RS SE SI SK TL TN VA XK")
     for country in countries.split()
 )
 """Countries whose numbers are digits only, behind the country's two letters."""
 
-_FORM = re.compile(
+_IBAN_FORM = re.compile(
     r"[A-Za-z]{2}[0-9]{2}(?:[A-Za-z0-9]{11,30}"
     r"|(?: {0,2}\n?(?<=[ \n])[A-Za-z0-9]{4}){2,7}(?: {0,2}\n?(?<=[ \n])[A-Za-z0-9]{1,4})?"
     r"|(?P<gap>[./_-])\n?[A-Za-z0-9]{4}(?:(?P=gap)\n?[A-Za-z0-9]{4}){1,6}(?:(?P=gap)\n?[A-Za-z0-9]{1,4})?)"
 )
-_GAP = re.compile(r"[ ./_\n-]")
+_IBAN_GAP = re.compile(r"[ ./_\n-]")
 
 
-def find(text: str, start: int) -> Iterator[Span]:
+def find_iban(text: str, start: int) -> Iterator[Span]:
     """Yields the IBAN that begins at `start`, if one does.
 
-    >>> list(find("Konto DE89 3704 0044 0532 0130 00 bei", 6))[0][:3]
+    >>> list(find_iban("Konto DE89 3704 0044 0532 0130 00 bei", 6))[0][:3]
     ('iban', 6, 33)
     """
-    length = _LENGTH.get(text[start : start + 2].upper())
-    found = _FORM.match(text, start) if length else None
-    if length is None or found is None or not _begins(text, start):
+    length = _IBAN_LENGTH.get(text[start : start + 2].upper())
+    found = _IBAN_FORM.match(text, start) if length else None
+    if length is None or found is None or not _iban_begins(text, start):
         return
-    end = _end(text, start, found.end(), length)
-    printed = _GAP.sub("", text[start:end])
-    if len(printed) < length or text[end : end + 1].isalnum() or not _could_be(printed) or not mod97(printed.upper()):
+    end = _iban_end(text, start, found.end(), length)
+    printed = _IBAN_GAP.sub("", text[start:end])
+    if (
+        len(printed) < length
+        or text[end : end + 1].isalnum()
+        or not _could_be_iban(printed)
+        or not mod97(printed.upper())
+    ):
         return
     yield Span("iban", start, end, Evidence.CHECKSUM)
 
 
-def _begins(text: str, start: int) -> bool:
+def _iban_begins(text: str, start: int) -> bool:
     """Returns whether no word ends at `start`, except a label without space before the number."""
     before = text[max(0, start - 5) : start]
     return not before[-1:].isalnum() or (before[-4:].upper() == "IBAN" and not before[:-4].isalnum())
 
 
-def _end(text: str, start: int, end: int, length: int) -> int:
+def _iban_end(text: str, start: int, end: int, length: int) -> int:
     """Returns where `length` letters and digits have passed, at most `end`."""
     for at in range(start, end):
         length -= text[at].isalnum()
@@ -80,10 +85,10 @@ def _end(text: str, start: int, end: int, length: int) -> int:
     return end
 
 
-def _could_be(printed: str) -> bool:
+def _could_be_iban(printed: str) -> bool:
     """Returns whether it is an IBAN and not random characters: one of 97 has right check digits by chance."""
     if printed.isupper():
         return True
-    if printed[:2].upper() in _NUMERIC:
+    if printed[:2].upper() in _NUMERIC_IBANS:
         return printed[2:].isdigit()
     return 2 * sum(map(str.isdigit, printed)) >= len(printed)

@@ -14,7 +14,7 @@ from typing import Any
 from tasks.core.errors import InputError
 from tasks.filters.recognisers.span import Evidence, Span
 
-LABELS = frozenset(("PERSON", "PER"))
+PERSON_LABELS = frozenset(("PERSON", "PER"))
 """What spaCy's pipelines call a person: OntoNotes' label and WikiNER's."""
 
 _PIECE = 20_000
@@ -49,12 +49,12 @@ class Names:
         pieces = [(piece, (row, at)) for row, text in enumerate(texts) for at, piece in _pieces(text)]
         for read, (row, at) in self._pipeline.pipe(pieces, as_tuples=True):
             for entity in read.ents:
-                if entity.label_ in LABELS:
+                if entity.label_ in PERSON_LABELS:
                     found[row].append(Span("person", at + entity.start_char, at + entity.end_char, Evidence.CONTEXT))
         return found
 
 
-def files(folder: str) -> list[str]:
+def pipeline_files(folder: str) -> list[str]:
     """Returns all files of a pipeline, sorted: their bytes are part of the fingerprint."""
     return sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
 

@@ -76,7 +76,7 @@ _LABELS = Labels(
 )
 
 
-def find(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
     """Yields telephone numbers in text[start:end].
 
     Args:
@@ -86,7 +86,7 @@ def find(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[
         countries: ISO 3166 codes of the countries whose national numbers count.
 
     >>> text = "Ring (415) 555-0123 or +49 30 23125 123, order 4155550123."
-    >>> [text[a:b] for _, a, b, _ in find(text, 0, len(text), ["US"])]
+    >>> [text[a:b] for _, a, b, _ in find_phones(text, 0, len(text), ["US"])]
     ['+49 30 23125 123', '(415) 555-0123']
     """
     if text.find("+", start, end) >= 0 or text.find("00", start, end) >= 0:

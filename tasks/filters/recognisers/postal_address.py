@@ -34,16 +34,16 @@ _LOOK_BACK = 60
 _LONGEST = 130
 
 
-def find(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[Span]:
+def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[Span]:
     """Yields the addresses whose house number or postcode is at one of `starts`; one may match in several ways.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
-    >>> sorted({text[a:b] for _, a, b, _ in find(text, [8, 48], ["US"])})
+    >>> sorted({text[a:b] for _, a, b, _ in find_addresses(text, [8, 48], ["US"])})
     ['123 Elm Street, Apt 45, Springfield, IL', '123 Elm Street, Apt 45, Springfield, IL 62704']
     """
     american = "US" in countries or "CA" in countries
     if american:
-        yield from us_address.find(text, starts, countries)
+        yield from us_address.find_american(text, starts, countries)
     for start in starts:
         house = HOUSES.match(text, start)
         if house is None:

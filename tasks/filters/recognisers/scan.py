@@ -67,12 +67,12 @@ def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequenc
     if not _NUMBER_KINDS.isdisjoint(kinds):
         yield from _numbers(text, places.digits, kinds, countries)
     if "address" in kinds:
-        yield from postal_address.find(text, places.digits, countries)
+        yield from postal_address.find_addresses(text, places.digits, countries)
 
 
 def _emails(text: str) -> Iterator[Span]:
     for mark in email_address.MARK.finditer(text):
-        yield from email_address.find(text, mark.start())
+        yield from email_address.find_email(text, mark.start())
 
 
 def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
@@ -80,13 +80,13 @@ def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: 
         start = place.start()
         if place.lastgroup == "iban":
             if "iban" in kinds:
-                yield from iban.find(text, start - 2)
+                yield from iban.find_iban(text, start - 2)
         elif place.lastgroup == "ipv6":
             if "ip" in kinds:
-                yield from ip_address.find_v6(text, start)
+                yield from ip_address.find_ipv6(text, start)
         elif place.lastgroup in ("ipv4", "short"):
             if "ip" in kinds:
-                yield from ip_address.find_v4(text, start, place.end())
+                yield from ip_address.find_ipv4(text, start, place.end())
         else:
             yield from _run(text, start, place.end(), kinds, countries)
 
@@ -103,13 +103,13 @@ def _number_places(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
 def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
     end += _BEYOND
     if "card" in kinds:
-        yield from card.find(text, start, end)
+        yield from card.find_cards(text, start, end)
     if "ssn" in kinds:
-        yield from ssn.find(text, start, end)
+        yield from ssn.find_ssns(text, start, end)
     if "ip" in kinds and text.count(".", start, end) >= 3:
-        yield from ip_address.find_v4(text, start, end)
+        yield from ip_address.find_ipv4(text, start, end)
     if "phone" in kinds:
         first = start
         while first > max(0, start - 3) and text[first - 1] in "+( ":
             first -= 1
-        yield from phone.find(text, first, end, countries)
+        yield from phone.find_phones(text, first, end, countries)

@@ -5,8 +5,8 @@ From there the text before it is read as an address as long as it can be one (na
 with their indentation), back to a house number or a post office box. What goes before that, a suite or a floor, belongs
 to it. A street without a postcode is read forwards (`STREET`).
 
-Every repetition is bounded and possessive; what is read before a postcode is `_LONGEST` characters, once per number
-that may be a house's, of which the nearest `_MOST_HOUSES` are tried.
+Every repetition is bounded and possessive; what is read before a postcode is `_AMERICAN_LONGEST` characters, once per
+number that may be a house's, of which the nearest `_MOST_HOUSES` are tried.
 
 Source: USPS Publication 28 (lines of an address, states, street suffixes, unit designators), Canada Post's addressing
 guidelines.
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tasks.filters.recognisers.address_forms import GAP, NAME, NUMBER
 from tasks.filters.recognisers.span import Evidence, Span
 
-_LONGEST = 150
+_AMERICAN_LONGEST = 150
 _MOST_HOUSES = 6
 _STATE_LONGEST = 75
 
@@ -131,11 +131,11 @@ STREET = re.compile(
 """A street read forwards: with a flat, or with a town and its state, it is an address by itself."""
 
 
-def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
+def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
     r"""Yields the addresses whose postcode's first digit is one of `starts`, which rise.
 
     >>> text = "Send it to 450 West 31st Street, 15th Floor,\n   New York, NY 10001, please"
-    >>> [text[a:b] for _, a, b, _ in find(text, [text.index("10001")], ["US"])]
+    >>> [text[a:b] for _, a, b, _ in find_american(text, [text.index("10001")], ["US"])]
     ['450 West 31st Street, 15th Floor,\n   New York, NY 10001']
     """
     done = 0  # no address extends over the postcode of another one: so the total read is at most the text
@@ -147,7 +147,7 @@ def find(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator
         state = before.search(text, max(done, start - _STATE_LONGEST), start)
         if state is None:
             continue
-        begin = _begin(text, max(done, state.start() - _LONGEST), state.start())
+        begin = _begin(text, max(done, state.start() - _AMERICAN_LONGEST), state.start())
         if begin is not None:
             yield Span("address", begin, code.end(), Evidence.PATTERN)
         done = code.end()

@@ -67,7 +67,7 @@ def test_an_at_that_is_passed_over_is_in_no_address(text: str) -> None:
     seen = {mark.start() for mark in email_address.MARK.finditer(text)}
     for at in range(len(text)):
         if text[at] == "@" and at not in seen:
-            assert list(email_address.find(text, at)) == []
+            assert list(email_address.find_email(text, at)) == []
 
 
 @pytest.mark.parametrize("gap", ["", *"=#_/.,-"])
