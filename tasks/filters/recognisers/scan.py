@@ -7,7 +7,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tasks.filters.recognisers import card, email_address, iban, ip_address, phone, postal_address, ssn
+from tasks.filters.recognisers import email_address, iban, ip_address, numbers, phone, postal_address, ssn
 from tasks.filters.recognisers.folding import fold
 from tasks.filters.recognisers.places import GAPS, Places, look
 from tasks.filters.recognisers.span import Span, resolve
@@ -103,7 +103,7 @@ def _number_places(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
 def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
     end += _BEYOND
     if "card" in kinds:
-        yield from card.find_cards(text, start, end)
+        yield from numbers.find_cards(text, start, end)
     if "ssn" in kinds:
         yield from ssn.find_ssns(text, start, end)
     if "ip" in kinds and text.count(".", start, end) >= 3:
