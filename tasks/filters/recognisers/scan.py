@@ -7,7 +7,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tasks.filters.recognisers import email_address, iban, ip_address, numbers, phone, postal_address, ssn
+from tasks.filters.recognisers import email_address, ip_address, numbers, phone, postal_address, ssn
 from tasks.filters.recognisers.folding import fold
 from tasks.filters.recognisers.places import GAPS, Places, look
 from tasks.filters.recognisers.span import Span, resolve
@@ -80,7 +80,7 @@ def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: 
         start = place.start()
         if place.lastgroup == "iban":
             if "iban" in kinds:
-                yield from iban.find_iban(text, start - 2)
+                yield from numbers.find_iban(text, start - 2)
         elif place.lastgroup == "ipv6":
             if "ip" in kinds:
                 yield from ip_address.find_ipv6(text, start)
