@@ -7,7 +7,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tasks.filters.recognisers import email_address, ip_address, numbers, phone, postal_address
+from tasks.filters.recognisers import email_address, numbers, phone, postal_address
 from tasks.filters.recognisers.folding import fold
 from tasks.filters.recognisers.places import GAPS, Places, look
 from tasks.filters.recognisers.span import Span, resolve
@@ -83,10 +83,10 @@ def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: 
                 yield from numbers.find_iban(text, start - 2)
         elif place.lastgroup == "ipv6":
             if "ip" in kinds:
-                yield from ip_address.find_ipv6(text, start)
+                yield from numbers.find_ipv6(text, start)
         elif place.lastgroup in ("ipv4", "short"):
             if "ip" in kinds:
-                yield from ip_address.find_ipv4(text, start, place.end())
+                yield from numbers.find_ipv4(text, start, place.end())
         else:
             yield from _run(text, start, place.end(), kinds, countries)
 
@@ -107,7 +107,7 @@ def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Seque
     if "ssn" in kinds:
         yield from numbers.find_ssns(text, start, end)
     if "ip" in kinds and text.count(".", start, end) >= 3:
-        yield from ip_address.find_ipv4(text, start, end)
+        yield from numbers.find_ipv4(text, start, end)
     if "phone" in kinds:
         first = start
         while first > max(0, start - 3) and text[first - 1] in "+( ":
