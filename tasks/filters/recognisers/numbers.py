@@ -23,13 +23,14 @@ Only addresses that the registries allocate count: private, loopback, link-local
 not (`ipaddress`, from the IANA special-purpose registries), and neither do networks
 ("198.41.0.0/24"). "1.2.3.4" is both an address and a version: in the context of a version it is one, and four small
 numbers need a label of an address.
+
+Check digits of numbers.
 """
 
 import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-from tasks.filters.recognisers.checksum import luhn, mod97
 from tasks.filters.recognisers.context import GOODS, OTHER_NUMBERS, Labels
 from tasks.filters.recognisers.span import Evidence, Span
 
@@ -273,3 +274,25 @@ def _is_network(text: str, end: int, address: IPv4Address | IPv6Address) -> bool
     length = _PREFIX_LENGTH.match(text, end)
     free = address.max_prefixlen - int(length[1]) if length else 0
     return free > 0 and int(address) % (1 << free) == 0
+
+
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+
+
+def luhn(digits: str) -> bool:
+    """Returns whether the last digit is the check digit of the others (ISO/IEC 7812-1, annex B).
+
+    >>> luhn("4111111111111111"), luhn("4111111111111112")
+    (True, False)
+    """
+    values = [int(digit) for digit in reversed(digits)]
+    return (sum(values[::2]) + sum(_DOUBLED[value] for value in values[1::2])) % 10 == 0
+
+
+def mod97(iban: str) -> bool:
+    """Returns whether the check digits of an IBAN without spaces are right (ISO 13616-1, by ISO/IEC 7064 MOD 97-10).
+
+    >>> mod97("GB29NWBK60161331926819"), mod97("GB28NWBK60161331926819")
+    (True, False)
+    """
+    return int("".join(str(int(character, 36)) for character in iban[4:] + iban[:4])) % 97 == 1
