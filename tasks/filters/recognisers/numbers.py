@@ -31,8 +31,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-from tasks.filters.recognisers.context import GOODS, OTHER_NUMBERS, Labels
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, Span
 
 # As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps. What follows may be the next
 # field of a line: a number of three digits, a date.

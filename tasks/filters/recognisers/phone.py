@@ -23,8 +23,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tasks.filters.recognisers.context import GOODS, OTHER_NUMBERS, Labels
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, Span
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber

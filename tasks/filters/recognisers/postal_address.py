@@ -18,8 +18,7 @@ from tasks.filters.recognisers.address_forms import (
     STREET_BEFORE,
     TAIL,
 )
-from tasks.filters.recognisers.context import Labels
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import Evidence, Labels, Span
 
 _LABELS = Labels(
     r"address|liv(?:es?|ed|ing) (?:at|in|on)|resid(?:es|ed|ing|ence|ents? (?:of|at))|located at|ship(?:ped|ping)? to"
