@@ -1,24 +1,230 @@
-"""Postal addresses: house number and street, with further evidence.
+r"""Postal addresses: house number and street, with further evidence.
 
 A street line alone ("10 Downing Street") names a place; with a postcode and town, a flat, or a label
 beside it, it is personal data. The forms and their sources are in `address_forms`.
+
+"Postal addresses of the United States and Canada, read backwards from their last line.
+
+Reads from numbers that may be a postcode. "NJ 07701" is the most distinctive part of an address: state and postcode.
+From there the text before it is read as an address as long as it can be one (names, numbers, small words, line ends
+with their indentation), back to a house number or a post office box. What goes before that, a suite or a floor, belongs
+to it. A street without a postcode is read forwards (`STREET`).
+
+Every repetition is bounded and possessive; what is read before a postcode is `_AMERICAN_LONGEST` characters, once per
+number that may be a house's, of which the nearest `_MOST_HOUSES` are tried.
+
+Source: USPS Publication 28 (lines of an address, states, street suffixes, unit designators), Canada Post's addressing
+guidelines.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from tasks.filters.recognisers import us_address
 from tasks.filters.recognisers.address_forms import (
     FR,
+    GAP,
     GB,
     GB_CODE,
     GB_FLAT_BEFORE,
     HOUSES,
+    NAME,
+    NUMBER,
     POSTCODE_HINT,
     STREET_BEFORE,
     TAIL,
 )
 from tasks.filters.recognisers.span import Evidence, Labels, Span
+
+_AMERICAN_LONGEST = 150
+_MOST_HOUSES = 6
+_STATE_LONGEST = 75
+
+_STATES = (
+    "Alabama|Alaska|Arizona|Arkansas|California|Colorado|Connecticut|Delaware|District of Columbia|Florida|Georgia"
+    "|Hawaii|Idaho|Illinois|Indiana|Iowa|Kansas|Kentucky|Louisiana|Maine|Maryland|Massachusetts|Michigan|Minnesota"
+    "|Mississippi|Missouri|Montana|Nebraska|Nevada|New (?:Hampshire|Jersey|Mexico|York)|(?:North|South) "
+    "(?:Carolina|Dakota)|Ohio|Oklahoma|Oregon|Pennsylvania|Puerto Rico|Rhode Island|Tennessee|Texas|Utah|Vermont"
+    "|Virginia|Washington|West Virginia|Wisconsin|Wyoming"
+)
+_CODES = (
+    r"A[KLRZ]|C[AOT]|D(?:C|E|\.C\.)|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|N\.[JY]\.|O[HKR]|P[AR]|RI|S[CD]"
+    r"|T[NX]|UT|V[AT]|W[AIVY]|Mass|Calif|Conn|Ill|Mich|Minn|Penna?|Tex|Wash"
+)
+_PROVINCES = (
+    "Alberta|British Columbia|Manitoba|New Brunswick|Newfoundland(?: and Labrador)?|Nova Scotia|Ontario"
+    "|Prince Edward Island|Qu[eé]bec|Saskatchewan|Yukon"
+)
+_SHORT_TYPES = "St|Ave?|Blvd|Rd|Ln|Dr|Ct|Pl|Terr?|Cir|Hwy|Pkwy|Pky|Sq|Trl|Cres"
+_TYPES = (
+    "Street|Avenue|Boulevard|Road|Lane|Drive|Court|Way|Place|Terrace|Circle|Highway|Parkway|Square|Trail|Close|Gardens"
+    "|Crescent|Grove|Mews|Hill|Row|Walk|Green|Rise|Broadway|Alley|Plaza"
+)
+# In the last lines of an address these are streets, too; elsewhere they are other things.
+_MORE_TYPES = (
+    "Pike|Turnpike|Tpke|Loop|Run|Bend|Cove|Crossing|Xing|Point|Pt|Ridge|Path|Pass|Park|Heights|Hts|Freeway|Fwy"
+    "|Expressway|Expy|Esplanade|Commons?|Landing|Mall|Center|Centre|Ctr|Route|Rte|Wharf|Bypass|Causeway|Real|Rue|Boul|Chemin"
+)
+
+# From its first digit on; the letter before it of a Canadian one belongs to the preceding pattern.
+_POSTCODE = re.compile(
+    r"[0-9](?:(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))[0-9]{4}"
+    r"(?: ?- ?[0-9]{4})?(?![0-9])"
+    r"|(?P<CA>(?<=[A-Z][0-9])[A-Z][ -]?[0-9][A-Z][0-9](?![0-9A-Za-z])))"
+)
+
+_BETWEEN = r"[ \t\n,*#/>|%.;]{1,40}+"
+_STATE_BEFORE = re.compile(rf"(?<![A-Za-z])(?:{_CODES}|(?i:{_STATES}))\.?{_BETWEEN}\Z")
+_PROVINCE_BEFORE = re.compile(
+    rf"(?<![A-Za-z])(?:AB|BC|MB|N[BLSTU]|ON|PE|PQ|QC|SK|YT|(?i:{_PROVINCES}))[.)]?(?:{_BETWEEN}(?i:Canada))?"
+    rf"{_BETWEEN}[A-Z]\Z"
+)
+
+# Marks at the beginning of lines, of comments and quotations, are read as blanks.
+_LINE = re.compile(r"\n[ \t]{0,40}+(?:(?:[#*;>|.!%•]{1,3}|//|dnl|[A-Z]:)[ \t])?")
+
+_UNIT_WORD = (
+    r"(?:Apt|Apartment|Suite|Ste|Unit|Flat|Room|Rm|Floor|Flr?|Bldg|Building|Lot|Dept|Mail ?Stop|M/?S|PMB|Penthouse"
+    r"|Tower|Level)"
+)
+_UNIT = (
+    rf"(?:(?i:{_UNIT_WORD})\.?[ ]{{0,2}}(?:\#[ ]?)?(?:[A-Z]?-?[0-9]{{1,6}}[A-Za-z]?|[A-Z](?![A-Za-z]))"
+    r"|\#[ ]?[0-9A-Z-]{1,6}|[0-9]{1,2}(?:st|nd|rd|th)[ ][Ff]loor|[A-Z][a-z]{3,10}[ ][Ff]loor)"
+)
+_UNIT_BEFORE = re.compile(rf"(?<![\w#]){_UNIT}[ \t\n,;-]{{1,40}}+\Z")
+_OF_A_UNIT = re.compile(rf"(?:(?<![A-Za-z])(?i:{_UNIT_WORD})\.?[ ]{{0,2}}|\#[ ]?)\Z")
+
+_BOX = r"(?:(?:P\.? ?O\.?|Post(?:al)? Office) ?)?(?:Box|BOX|box|Drawer)|P\.?O\.?B\.?"
+_SPELT = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten"
+# A number that is not continued by a word or another number.
+_HOUSE = re.compile(
+    rf"(?<![\w./$€£+%-])(?<![0-9][,:])(?:(?P<box>(?:{_BOX})[ ]{{0,2}}#?[0-9]{{1,7}}(?![0-9]))"
+    r"|[0-9]{1,6}(?:-[0-9]{1,5})?(?:[A-Za-z]|[ ]1/2)?(?=[ \t\n,])"
+    rf"|(?:{_SPELT})(?=[ ][A-Z]))"
+)
+# A year begins an address only before the name of a street.
+_YEAR = re.compile("(?:19|20)[0-9]{2}(?![0-9])")
+
+_SMALL = (
+    "of|the|and|at|on|by|de|la|le|las|los|el|del|du|des|da|suite|floor|apt|apartment|room|unit|box|building|bldg"
+    "|rue|boul|chemin|avenue"
+)
+_APART = r"[\s,;:|·–—()/-]{1,60}+"
+_TOKEN = rf"(?:[A-ZÀ-ÖØ-Þ0-9#&][\w'’.&/#-]{{0,40}}+|(?:{_SMALL})(?![\w'’]))"
+_STRETCH = re.compile(rf"{_APART}(?:{_TOKEN}{_APART}){{1,18}}+")
+_STREET_WORD = (
+    rf"(?i:(?<=\w[ \n])(?:{_SHORT_TYPES}|{_TYPES}|{_MORE_TYPES})(?![A-Za-z]))"
+    r"|(?<![A-Za-z])(?:[NSEW]\.?|[NS]\.?[EW]\.?|North|South|East|West)(?![A-Za-z])"
+    r"|[0-9](?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])"
+)
+_OF_A_STREET = re.compile(_STREET_WORD)
+_DIRECTION = re.compile("North|South|East|West")
+_LARGE = re.compile("[0-9]{3,5}")
+_OF_A_STREET_OR_UNIT = re.compile(rf"{_STREET_WORD}|(?<!\w){_UNIT}")
+# Without a street suffix: a name, the end of its line, and a town.
+_NAMED = re.compile(rf"{_APART}{_TOKEN}(?:[ ]{_TOKEN}){{0,6}}?[ \t]{{0,3}}+(?:[,;|·–—\n]|-[ ])(?:{_APART})?[A-Z]")
+# Street, town and no mark between, "1400 Smith Houston": not where a town's name may begin, since what precedes it then
+# counts something ("3 West Palm Beach").
+_RUN_ON = re.compile(r"[ ](?P<first>[A-Z][A-Za-z'’.-]{1,24})(?:[ ][A-Z][A-Za-z'’.-]{1,24}){1,3}[ ,]{1,3}\Z")
+_PLACE = re.compile(
+    r"(?:New|North|South|East|West|San|Santa|Saint|Ste?\.?|Los|Las|La|El|Fort|Ft\.?|Mount|Mt\.?|Port|Point|Lake|Salt|Palm"
+    r"|Long|Grand|Great|Little|Big|Cedar|Des|Baton|Colorado|Kansas|Oklahoma|Corpus|Ann|Boca|Coral|Daytona|Delray|Del|De"
+    r"|Green|Grosse|High|Iowa|Jersey|Jefferson|Redondo|Silver|Sioux|Union|Walnut|White|Winston|Rapid|Rock|Round|Royal"
+    r"|Sun|Terre|Thousand|Upper|Lower|Huntington|Garden|Elk|Eden|Bowling|Beverly|Battle|Overland|Newport|Myrtle|Carson"
+    r"|Chapel|Cape|Council|Culver|Dodge|Old|Mission|Mountain|Palo|Rancho|Santa|College|Cherry|Forest|Oak)"
+)
+_COUNTED = re.compile(
+    r"(?i:(?<![A-Za-z])(?:all|about|over|than|least|most|nearly|almost|some|the|these|those|other|only|first|last|next|top"
+    r"|another|approximately|around|exactly|just|our|their|its|with|between|every) )\Z"
+)
+"""Words before a number that counts what follows."""
+# Parts of the same line to the left of a house number: "998 East 900 South", "1 Kendall Square #143, ".
+_STREET_BEFORE = re.compile(rf"[ ,]{{1,3}}+(?:{_TOKEN}[ ,\n]{{1,40}}+){{0,6}}+")
+
+STREET = re.compile(
+    rf"{NUMBER} (?:(?:[NSEW]{{1,2}}\.?|North|South|East|West) )?(?:[0-9]{{1,3}}(?:st|nd|rd|th)|{NAME})"
+    rf" (?:(?:{_SHORT_TYPES})\b\.?|(?:{_TYPES})\b)(?: [NSEW]{{1,2}}\b\.?)?(?P<unit>{GAP}{_UNIT}\b)?"
+    rf"(?P<town>{GAP}{NAME}{GAP}(?:{_CODES}|{_STATES}|{_PROVINCES})(?![\w-]))?"
+)
+"""A street read forwards: with a flat, or with a town and its state, it is an address by itself."""
+
+
+def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
+    r"""Yields the addresses whose postcode's first digit is one of `starts`, which rise.
+
+    >>> text = "Send it to 450 West 31st Street, 15th Floor,\n   New York, NY 10001, please"
+    >>> [text[a:b] for _, a, b, _ in find_american(text, [text.index("10001")], ["US"])]
+    ['450 West 31st Street, 15th Floor,\n   New York, NY 10001']
+    """
+    done = 0  # no address extends over the postcode of another one: so the total read is at most the text
+    for start in starts:
+        code = _POSTCODE.match(text, start)
+        if code is None or ("CA" if code["CA"] else "US") not in countries:
+            continue
+        before = _PROVINCE_BEFORE if code["CA"] else _STATE_BEFORE
+        state = before.search(text, max(done, start - _STATE_LONGEST), start)
+        if state is None:
+            continue
+        begin = _begin(text, max(done, state.start() - _AMERICAN_LONGEST), state.start())
+        if begin is not None:
+            yield Span("address", begin, code.end(), Evidence.PATTERN)
+        done = code.end()
+
+
+def _begin(text: str, first: int, end: int) -> int | None:
+    """Returns where the address with its state at `end` begins, if that is behind `first`."""
+    # A character for a character: no place moves.
+    window = _LINE.sub(lambda found: "\n" + " " * (len(found.group()) - 1), text[first:end])
+    houses = [
+        one for one in _HOUSE.finditer(window) if not _OF_A_UNIT.search(window, max(0, (at := one.start()) - 16), at)
+    ]
+    begin = None
+    for house in reversed(houses[-_MOST_HOUSES:]):
+        if begin is None:
+            begin = house.start() if _is_address(window, house) else None
+        elif _goes_on(window, house, begin):
+            begin = house.start()
+        else:
+            break
+    while begin and (unit := _UNIT_BEFORE.search(window, max(0, begin - 60), begin)):
+        begin = unit.start()
+    return None if begin is None else first + begin
+
+
+def _is_address(window: str, house: re.Match[str]) -> bool:
+    """Returns whether everything from a house number to the end of the window is street and town."""
+    at = house.end()
+    if _STRETCH.fullmatch(window, at) is None:
+        return False
+    if house["box"]:
+        return True
+    run_on = _RUN_ON.match(window, at)
+    if run_on and not _PLACE.fullmatch(run_on["first"]) and _is_large(window, house):
+        return True
+    # The last name before the state is the town.
+    last = len(window.rstrip(" \t\n,;"))
+    street_end = max(at, *(window.rfind(gap, at, last) for gap in " \n,"))
+    directed = run_on.end("first") if run_on and _DIRECTION.fullmatch(run_on["first"]) else 0
+    if _OF_A_STREET_OR_UNIT.search(window, directed or at, street_end):
+        return True
+    if directed:
+        return _is_large(window, house)
+    return not _YEAR.match(house.group()) and _NAMED.match(window, at) is not None
+
+
+def _is_large(window: str, house: re.Match[str]) -> bool:
+    """Returns whether a number is a house's by its size: of three digits and more, no year, nothing counted."""
+    number = house.group()
+    if _COUNTED.search(window, max(0, house.start() - 16), house.start()):
+        return False
+    return _LARGE.fullmatch(number) is not None and not _YEAR.match(number)
+
+
+def _goes_on(window: str, house: re.Match[str], end: int) -> bool:
+    """Returns whether a house number and the text up to `end` begin the same address."""
+    if _STREET_BEFORE.fullmatch(window, house.end(), end) is None:
+        return False
+    return _OF_A_STREET.search(window, house.end(), end) is not None
+
 
 _LABELS = Labels(
     r"address|liv(?:es?|ed|ing) (?:at|in|on)|resid(?:es|ed|ing|ence|ents? (?:of|at))|located at|ship(?:ped|ping)? to"
@@ -42,7 +248,7 @@ def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -
     """
     american = "US" in countries or "CA" in countries
     if american:
-        yield from us_address.find_american(text, starts, countries)
+        yield from find_american(text, starts, countries)
     for start in starts:
         house = HOUSES.match(text, start)
         if house is None:
@@ -55,7 +261,7 @@ def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -
         if like == "FR" and "FR" in countries:
             yield from _street(text, start, FR)
         if american:
-            yield from _street(text, start, us_address.STREET)
+            yield from _street(text, start, STREET)
         if "GB" in countries and POSTCODE_HINT.search(text, start + 1, start + _LONGEST):
             yield from _british(text, start)
 

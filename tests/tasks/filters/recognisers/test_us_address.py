@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.places import look
+from tasks.filters.recognisers.postal_address import _POSTCODE
 from tasks.filters.recognisers.scan import find
-from tasks.filters.recognisers.us_address import _POSTCODE
 
 
 def found(text: str, countries: tuple[str, ...] = ("US", "CA")) -> list[str]:
