@@ -31,13 +31,12 @@ from tasks.stages.crawl.db import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
-from tasks.stages.crawl.frontier.live import Live, State, state_of
+from tasks.stages.crawl.frontier.live import Live, State, Watch, state_of
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
 from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.frontier.visit import Visitor, unasked
-from tasks.stages.crawl.frontier.watch import Watch
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
