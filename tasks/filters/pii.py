@@ -73,9 +73,9 @@ class Pii(Annotator):
         """See `Annotator.measure`."""
         import pyarrow.compute as pc
 
+        from tasks.filters.recognisers.folding import DOT
         from tasks.filters.recognisers.scan import find
         from tasks.filters.recognisers.span import resolve
-        from tasks.filters.recognisers.spelt import DOT
 
         dots = pc.match_substring(batch.column, DOT, ignore_case=True).to_pylist()
         found = [find(text, self.kinds, self.countries, dot) for text, dot in zip(batch.texts, dots, strict=True)]
