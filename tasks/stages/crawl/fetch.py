@@ -31,7 +31,6 @@ from tasks.stages.crawl.db import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
-from tasks.stages.crawl.frontier.live import Live, State, Watch, state_of
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
 from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
@@ -47,6 +46,7 @@ from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.status import Live, State, Watch, state_of
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 

@@ -2,17 +2,318 @@
 
 Reads the records of the cycle's artifacts and, of fetches that are not committed, the state that they write now and
 again (`frontier.live`). Sends no requests.
+
+The state of a running fetch, for `python -m tasks status`.
+
+Writes `.live.json` beside the unfinished artifact every five seconds, of all attempts the last one's, and reads it. It
+is no file of the artifact: the commit removes it, and a fetch never reads it. Where the store does not take it, the
+fetch goes on.
+
+Progress of a running fetch: periodic log lines, live metrics in MLflow, and the alert of pages without links.
 """
 
+import asyncio
+import contextlib
+import heapq
+import json
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.core.errors import InputError
+from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
+from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.stages.crawl.frontier import live
+from tasks.stages.crawl.db.fetchlog import CAPTURED, Outcome
+from tasks.stages.crawl.frontier.host_queue import HostQueue
+from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.hosts.politeness import Host, Politeness
+from tasks.stages.crawl.policy import Policy
+
+# Whose lines the operators send as alerts.
+alerts = logging.getLogger("sluice.alerts")
+
+_LOG_EVERY_S = 1.0
+_METRICS_EVERY_S = 15.0
+_SHOWN_REASONS = 3
+
+
+class Watch:
+    """Counts outcomes and reports them.
+
+    Attributes:
+        captured: pages stored, those of earlier attempts of the task included.
+        fetched: URLs tried by this attempt.
+        errors: URLs without a page, by reason.
+        hosts: that were tried.
+        unread: pages whose links could not be read.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._begin = time.monotonic()
+        self._logged_at = self._sent = 0.0
+        self.captured = 0
+        self.fetched = 0
+        self.errors: Counter[str] = Counter()
+        self.hosts: set[str] = set()
+        self.unread = 0
+
+    @property
+    def rate(self) -> float:
+        """URLs tried per second by this attempt."""
+        return self.fetched / max(time.monotonic() - self._begin, 0.001)
+
+    def count(self, outcome: Outcome) -> None:
+        """Takes in one outcome."""
+        self.hosts.add(outcome.host)
+        if outcome.unread:
+            self._note_unread(outcome)
+        if outcome.status in CAPTURED:
+            self.captured += 1
+        elif outcome.reason != "redirect":
+            self.errors[outcome.reason] += 1
+
+    def tell(
+        self, spent: int, budget: int, waiting: Callable[[], tuple[int, int]], politeness: Politeness, buffered: str
+    ) -> None:
+        """Reports the progress of the fetch, at most once a second.
+
+        Args:
+            spent: requests made.
+            budget: requests that may be made.
+            waiting: returns the number of waiting URLs and of their hosts; called only for a report.
+            politeness: source of the slowest hosts.
+            buffered: what waits for the store, in words.
+        """
+        now = time.monotonic()
+        if now - self._logged_at < _LOG_EVERY_S:
+            return
+        self._logged_at = now
+        urls, hosts = waiting()
+        line = f"{self.captured} pages, {self.rate:.1f} URLs/s, {urls} URLs on {hosts} hosts waiting"
+        self._output.progress(spent, budget, f"{line}{self._errors()}{_slowest(politeness)}{buffered}")
+        if now - self._sent > _METRICS_EVERY_S:
+            self._sent = now
+            live = {"live.urls_per_s": self.rate, "live.pages": self.captured, "live.waiting": urls}
+            self._output.log_metrics(
+                spent,
+                {
+                    **live,
+                    "live.errors": self.errors.total(),
+                    "live.hosts_waiting": hosts,
+                    "live.links_unread": self.unread,
+                },
+            )
+
+    def _note_unread(self, outcome: Outcome) -> None:
+        self.unread += 1
+        # The 1st, the 10th, the 100th: an alert tells of a change for the worse.
+        if self.unread == 10 ** (len(str(self.unread)) - 1):
+            text = "[%s] alert: links_unread at page %d kept without its links, %s: %s"
+            alerts.warning(text, self._output.address, self.unread, outcome.url, outcome.unread)
+
+    def finish(self, spent: int) -> None:
+        """Reports the end of the fetch."""
+        self._output.progress(spent, spent, f"{self.captured} pages{self._errors()}")
+
+    def _errors(self) -> str:
+        if not self.errors:
+            return ""
+        shown = ", ".join(f"{reason} {count}" for reason, count in self.errors.most_common(_SHOWN_REASONS))
+        return f", {self.errors.total()} without a page ({shown}{', ...' if len(self.errors) > _SHOWN_REASONS else ''})"
+
+
+def _slowest(politeness: Politeness) -> str:
+    slow = [f"{host} {seconds:.1f} s" for host, seconds in politeness.slowest(_SHOWN_REASONS) if seconds >= 1.0]
+    return f", slowest: {', '.join(slow)}" if slow else ""
+
+
+log = logging.getLogger("sluice.crawl")
+
+LIVE_FILE = ".live.json"
+EVERY_S = 5.0
+"""Seconds between two writes, at least."""
+MOST_HOSTS = 200
+"""Hosts that are named: those with most URLs waiting, and as many of those that are held up."""
+
+_PATIENCE_S = 5.0
+# Of the time of a fetch: with very many hosts the state is written less often.
+_SHARE = 0.01
+
+# States of a host, the first that fits.
+VISITED = "visited"
+PAUSED = "paused"
+BACKED_OFF = "backed off"
+RESTING = "resting"
+READY = "ready"
+HELD_UP = "held up"  # its turn comes when other hosts are through
+THROUGH = "through"
+
+State = dict[str, Any]
+
+
+class Live:
+    """Keeps the state of one attempt in the store.
+
+    Args:
+        output: the artifact being written.
+        state: returns the state as of now, `state_of`.
+    """
+
+    def __init__(self, output: Output, state: Callable[[], State]) -> None:
+        self._output = output
+        # A store that does not answer holds up no task that is told to stop.
+        self._store = Store(output.store.root, brief=True)
+        self._state = state
+        self._begun = datetime.now(UTC)
+        self._last = (time.monotonic(), 0)
+        self._failing = False
+
+    @contextlib.asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Writes the state now and again as long as the context is open."""
+        ended = asyncio.Event()
+        task = asyncio.ensure_future(self._keep(ended))
+        try:
+            yield
+        finally:
+            ended.set()
+            # Not in the middle of a write, which could end after the artifact was committed.
+            await asyncio.wait({task}, timeout=_PATIENCE_S)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep(self, ended: asyncio.Event) -> None:
+        while not ended.is_set():
+            begin = time.process_time()
+            state = self._now()
+            pause = max(EVERY_S, (time.process_time() - begin) / _SHARE)
+            await asyncio.to_thread(self._write, state)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), pause)
+
+    def _now(self) -> bytes:
+        state, (then, tried) = self._state(), self._last
+        self._last = (time.monotonic(), state["tried"])
+        who = {"attempt": self._output.attempt, "host": socket.gethostname(), "pid": os.getpid()}
+        about = {"begun": self._begun.isoformat(), "at": datetime.now(UTC).isoformat(), "by": who}
+        rate = (state["tried"] - tried) / max(time.monotonic() - then, 0.001)
+        return json.dumps({**about, "recent_urls_per_s": round(rate, 2), **state}).encode()
+
+    def _write(self, state: bytes) -> None:
+        try:
+            with self._store.write(f"{self._output.address.path}/{LIVE_FILE}") as file:
+                file.write(state)
+        except (SluiceError, OSError) as error:
+            if not self._failing:
+                log.warning("[%s] its state cannot be written for `status`: %s", self._output.address, error)
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def read_state(store: Store, address: ArtifactId) -> State | None:
+    """Returns the last state of the fetch that writes `address`, or None where there is none."""
+    try:
+        found: State = json.loads(store.read(f"{address.path}/{LIVE_FILE}"))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def state_of(
+    watch: Watch, order: Order, politeness: Politeness, policy: Policy, visited: set[str], buffered: str
+) -> State:
+    """Returns the state of a fetch.
+
+    Args:
+        watch: counts of what was tried.
+        order: the queues.
+        politeness: the hosts' clocks.
+        policy: what operators say of hosts.
+        visited: the hosts that are being visited.
+        buffered: what waits for the store, in words.
+
+    Returns:
+        {requests, budget, pages, tried, urls_per_s, waiting, hosts_waiting, visits, without_a_page: {reason: URLs},
+        buffered, states: {state: hosts}, hosts: [{host, state, waiting, requests, cap, delay_s, latency_s, failures,
+        next_in_s}]}. Times are in seconds; `latency_s` is None before the first answer. Hosts are sorted by URLs
+        waiting; at most 2 x MOST_HOSTS.
+    """
+    able = set(order.able)
+    states = [
+        (len(queue) + queue.flying, name, queue, _state(name, queue, politeness, policy, visited, able))
+        for name, queue in order.queues()
+    ]
+    named = dict.fromkeys(heapq.nlargest(MOST_HOSTS, states, key=_largest))
+    held = (row for row in states if row[-1] not in (VISITED, RESTING, READY, HELD_UP, THROUGH))
+    named |= dict.fromkeys(heapq.nlargest(MOST_HOSTS, held, key=_largest))
+    rows = sorted(named, key=lambda row: (-row[0], row[1]))
+    waiting, hosts_waiting = order.waiting
+    return {
+        "requests": order.spent,
+        "budget": order.budget,
+        "pages": watch.captured,
+        "tried": watch.fetched,
+        "urls_per_s": round(watch.rate, 2),
+        "waiting": waiting,
+        "hosts_waiting": hosts_waiting,
+        "visits": len(visited),
+        "without_a_page": dict(watch.errors.most_common()),
+        "buffered": buffered.strip(", "),
+        "states": dict(sorted(Counter(state for *_, state in states).items())),
+        "hosts": [_row(name, queue, state, politeness) for _, name, queue, state in rows],
+    }
+
+
+def _largest(row: tuple[int, str, HostQueue, str]) -> tuple[int, str]:
+    return row[0], row[1]
+
+
+def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dict[str, Any]:
+    host = politeness.known().get(name)
+    latency = None if host is None else host.latency_s
+    return {
+        "host": name,
+        "state": state,
+        "waiting": len(queue) + queue.flying,
+        "requests": queue.cap - queue.left,
+        "cap": queue.cap,
+        "delay_s": round(politeness.delay_s(name), 3),
+        "latency_s": None if latency is None else round(latency, 3),
+        "failures": 0 if host is None else host.failures,
+        "next_in_s": round(_wait(host), 1),
+    }
+
+
+def _wait(host: Host | None) -> float:
+    return 0.0 if host is None else max(0.0, host.next_at - time.monotonic())
+
+
+def _state(
+    name: str, queue: HostQueue, politeness: Politeness, policy: Policy, visited: set[str], able: set[str]
+) -> str:
+    host = politeness.known().get(name)
+    if left := policy.withheld(name) or (host.given_up if host is not None else ""):
+        return left
+    if policy.pauses(name):
+        return PAUSED
+    if name in visited:
+        return VISITED
+    if not (queue or queue.flying):
+        return THROUGH
+    if host is not None and _wait(host):
+        return BACKED_OFF if host.failures else RESTING
+    return READY if name in able or queue.flying else HELD_UP
+
 
 Found = dict[str, Any]
 
@@ -22,7 +323,6 @@ SILENT_S = 60.0
 _ONCE = (("inject", "seeds"), ("rank", "ranks"), ("publish", "warc"))
 _MAPPED = (("generate", "fetchlist"), ("fetch", "segment"), ("render", "rendered"), ("update", "crawldb"))
 _AT_ONCE = 32
-_SHOWN_REASONS = 3
 
 
 def status(store: Store, recipe: str, version: str = "", now: datetime | None = None) -> Found:
@@ -64,7 +364,7 @@ def _partition(store: Store, recipe: str, member: str, version: str, now: dateti
     addresses = {stage: ArtifactId(f"{recipe}/{kind}/{member}", version) for stage, kind in _MAPPED}
     made = {stage: Artifact.find(store, address) for stage, address in addresses.items()}
     segment, state = made["fetch"], None
-    if segment is None and (state := live.read(store, addresses["fetch"])) is not None:
+    if segment is None and (state := read_state(store, addresses["fetch"])) is not None:
         state["silent_s"] = round((now - datetime.fromisoformat(state["at"])).total_seconds(), 1)
     done = None
     if segment is not None:
@@ -89,7 +389,7 @@ def render(found: Found, most: int) -> str:
     hosts = [
         {**host, "in": one["member"]} for one in found["partitions"] if one["live"] for host in one["live"]["hosts"]
     ]
-    hosts.sort(key=lambda host: (host["state"] == live.THROUGH, -host["waiting"], host["host"]))
+    hosts.sort(key=lambda host: (host["state"] == THROUGH, -host["waiting"], host["host"]))
     return "\n".join([*lines, *_table(hosts[:most])])
 
 

@@ -17,9 +17,8 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl import policy as policies
-from tasks.stages.crawl.frontier import live
 from tasks.stages.crawl.frontier.visit import Visitor
-from tasks.stages.crawl.status import SILENT_S, render, status
+from tasks.stages.crawl.status import LIVE_FILE, SILENT_S, render, status
 from tests.waiting import until
 
 RECIPE = """
@@ -110,7 +109,7 @@ class Running:
 @pytest.fixture(autouse=True)
 def at_short_notice(monkeypatch):
     monkeypatch.setattr(policies, "EVERY_S", 0.1)
-    monkeypatch.setattr(live, "EVERY_S", 0.1)
+    monkeypatch.setattr("tasks.stages.crawl.status.EVERY_S", 0.1)
 
 
 def pages_of(site):
@@ -163,7 +162,7 @@ def test_status_names_hosts_queues_and_back_offs_of_a_fetch_under_way(kind, tmp_
     assert ended["partitions"][0]["done"]["pages"] == 21
     assert ended["partitions"][0]["stages"]["fetch"]
     assert "21 pages of 2 hosts" in render(ended, 10)
-    assert not [path for path in run.store.list("run/segment") if live.FILE in path]
+    assert not [path for path in run.store.list("run/segment") if LIVE_FILE in path]
 
 
 def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on_writing_it(tmp_path):
@@ -171,7 +170,7 @@ def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on
     with Site(in_a_row(20, gate)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
         run.stages("c1", "inject", "rank", "generate")
-        path = f"run/segment/p0/c1/{live.FILE}"
+        path = f"run/segment/p0/c1/{LIVE_FILE}"
         left = {"at": "2026-01-01T00:00:00+00:00", "by": {"attempt": "dead", "host": "gone", "pid": 1}}
         with run.store.write(path) as file:
             file.write(json.dumps(left).encode())
@@ -182,7 +181,7 @@ def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on
 
 
 def test_a_store_that_does_not_take_the_state_ends_no_fetch(tmp_path, monkeypatch):
-    monkeypatch.setattr(live, "FILE", "x" * 300)
+    monkeypatch.setattr("tasks.stages.crawl.status.LIVE_FILE", "x" * 300)
     with Site(in_a_row(20)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
         run.stages("c1", "inject", "rank", "generate", "fetch")
