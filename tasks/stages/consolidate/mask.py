@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tasks.core.errors import InputError
 from tasks.core.stage import Part
-from tasks.filters.recognisers.masking import mask, without_personal_data
+from tasks.filters.recognisers.scan import mask, without_personal_data
 from tasks.formats.paragraphs import REPEATED
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import in_scope

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.filters.recognisers.masking import without_personal_data
+from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents import marked
 from tasks.formats.paragraphs import FOUND, KIND, REPEAT, REPEATED, REPEATS

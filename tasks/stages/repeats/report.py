@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.pages import template
 from tasks.core.stage import Inputs, Part
-from tasks.filters.recognisers.masking import without_personal_data
+from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
 from tasks.formats.tokens.shard import parse_shard_name

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.filters.recognisers.masking import mask
-from tasks.filters.recognisers.scan import find, readings
+from tasks.filters.recognisers.scan import find, mask, readings
 from tasks.filters.recognisers.span import Evidence, Span, resolve
 
 VALUES = (

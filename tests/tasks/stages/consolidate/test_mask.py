@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
-from tasks.filters.recognisers.masking import mask
+from tasks.filters.recognisers.scan import mask
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.mask import masked
 from tasks.stages.consolidate.rules import reasons
