@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import InputError
+from tasks.filters import pii
 from tasks.filters.batch import Batch
 from tasks.filters.pii import Pii
-from tasks.filters.recognisers import names
 
 spacy = pytest.importorskip("spacy", reason="the extra `ner` is not installed")
 
@@ -31,7 +31,7 @@ def test_persons_become_spans_and_other_entities_do_not(pipeline: str) -> None:
 
 def test_a_long_text_is_read_in_pieces_and_places_stay_right(pipeline: str) -> None:
     text = "x " * 30_000 + "\nAnn Roe\n" + "y" * 50_000 + " Ann Roe"
-    starts = [span.start for span in names.Names(pipeline).find([text])[0]]
+    starts = [span.start for span in pii.Names(pipeline).find([text])[0]]
     assert [text[start : start + 7] for start in starts] == ["Ann Roe", "Ann Roe"]
 
 
