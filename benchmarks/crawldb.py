@@ -29,8 +29,8 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb
-from tasks.stages.crawl.db.crawldb import Known
+from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage.crawldb import Known
 
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70

@@ -19,7 +19,7 @@ from tasks.core.store import Store
 from tasks.formats import dedup_index
 from tasks.formats.dedup_index import DedupIndex
 from tasks.formats.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
-from tasks.stages.crawl.db.crawldb import URLS_FILE
+from tasks.stages.crawl.storage.crawldb import URLS_FILE
 from tasks.stages.takedown.affected import CHUNKS, EXAMPLES, MODELS, of_artifact
 from tasks.stages.takedown.report import described
 

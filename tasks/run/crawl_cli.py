@@ -95,7 +95,7 @@ def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
 def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from datetime import timedelta
 
-    from tasks.stages.crawl.db import crawldb
+    from tasks.stages.crawl.storage import crawldb
 
     rule = f"--keep {options.keep} --older-than {options.older_than}"
     found = crawldb.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))

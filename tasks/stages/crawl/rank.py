@@ -21,7 +21,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.crawldb import EDGES, EDGES_FILE
+from tasks.stages.crawl.storage.crawldb import EDGES, EDGES_FILE
 
 VERSION = 1
 

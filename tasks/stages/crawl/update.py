@@ -2,7 +2,7 @@
 
 Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its
 previous crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
-(`tasks.stages.crawl.db.crawldb`), a new generation. The rules are in `tasks.stages.crawl.update`; 10 million known
+(`tasks.stages.crawl.storage.crawldb`), a new generation. The rules are in `tasks.stages.crawl.update`; 10 million known
 URLs, 500,000 fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 
 Merge of one cycle into the crawl DB, as SQL: known URLs, their status, when they are due again.
@@ -41,13 +41,14 @@ from tasks.formats.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb, duck, fetchlist, fetchlog
-from tasks.stages.crawl.db.crawldb import Known
+from tasks.stages.crawl.db import duck, fetchlist, fetchlog
 from tasks.stages.crawl.db.duck import quoted
 from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
+from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage.crawldb import Known
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
 _MARKED = f"""

@@ -20,9 +20,9 @@ from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.db import crawldb
-from tasks.stages.crawl.db.crawldb import Known
 from tasks.stages.crawl.rank import RANKS
+from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage.crawldb import Known
 from tasks.trainer.environment import (
     CHECK,
     CHECKPOINTS,

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tasks.core.stage import Part
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority
-from tasks.stages.crawl.db.crawldb import ROBOTS
 from tasks.stages.crawl.hosts.politeness import HostClock
 from tasks.stages.crawl.hosts.rules import HostRobots
+from tasks.stages.crawl.storage.crawldb import ROBOTS
 
 # Kinds of captures.
 PAGE = "page"

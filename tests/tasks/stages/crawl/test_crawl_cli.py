@@ -15,7 +15,7 @@ from tasks.run import shell
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.storage import crawldb
 
 RECIPE = """
 name = "asked"

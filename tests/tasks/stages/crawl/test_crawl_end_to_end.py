@@ -14,8 +14,8 @@ from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
 from tasks.run.model_lineage import refused
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb
 from tasks.stages.crawl.page import parser
+from tasks.stages.crawl.storage import crawldb
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.test_recrawl import put
 from tests.tasks.stages.extract.made_pdf import lines, pdf

@@ -8,7 +8,7 @@ from crawl_site import Site
 from tasks.core.store import Store
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import crawldb
+from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.why import why
 from tests.taken_down import take_down
 
