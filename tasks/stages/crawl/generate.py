@@ -31,12 +31,11 @@ from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import duck
 from tasks.stages.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 from tasks.stages.crawl.inject import file_of, number_of, scope_of
 from tasks.stages.crawl.policy import Policy, settle
 from tasks.stages.crawl.rank import RANKS_FILE
-from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage import crawldb, duck
 
 _FETCHED = (crawldb.FETCHED, crawldb.NOT_MODIFIED, crawldb.REDIRECT_TEMPORARY, crawldb.REDIRECT_PERMANENT)
 _TIME = pa.timestamp("us", tz="UTC")

@@ -18,9 +18,8 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.formats.web.domain import domain_of
-from tasks.stages.crawl.db import duck
 from tasks.stages.crawl.policy import HostsFile, Policy
-from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage import crawldb, duck
 
 Found = dict[str, Any]
 
