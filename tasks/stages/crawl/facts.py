@@ -20,12 +20,11 @@ from tasks.formats.robots.tdmrep import Reservations
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
-from tasks.stages.crawl.db import fetchlist
 from tasks.stages.crawl.generate import due_of
 from tasks.stages.crawl.hosts.rules import LIFE
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of
 from tasks.stages.crawl.policy import HOST_DROPPED, HostsFile, Policy, held_in, read_hosts_file
-from tasks.stages.crawl.storage import crawldb, duck
+from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.duck import Lookup
 from tasks.stages.crawl.storage.segment import LINK, LOG
 

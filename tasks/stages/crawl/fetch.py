@@ -27,8 +27,7 @@ from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import fetchlist, fetchlog
-from tasks.stages.crawl.db.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.db import fetchlog
 from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
@@ -46,8 +45,9 @@ from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 from tasks.stages.crawl.status import Live, State, Watch, state_of
-from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage import crawldb, fetchlist
 from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 

@@ -2,7 +2,7 @@
 
 Reads the seeds, the host ranks, the hosts file, the takedowns in force (nothing of them is listed) and, from the second
 cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>`
-(`tasks.stages.crawl.db.fetchlist`), with a copy of the hosts file (`policy.json`).
+(`tasks.stages.crawl.storage.fetchlist`), with a copy of the hosts file (`policy.json`).
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
 starves), times a seed's own score. Per host no more URLs are listed than the time box allows at the host's pace. Front
@@ -31,11 +31,11 @@ from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 from tasks.stages.crawl.inject import file_of, number_of, scope_of
 from tasks.stages.crawl.policy import Policy, settle
 from tasks.stages.crawl.rank import RANKS_FILE
 from tasks.stages.crawl.storage import crawldb, duck
+from tasks.stages.crawl.storage.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 
 _FETCHED = (crawldb.FETCHED, crawldb.NOT_MODIFIED, crawldb.REDIRECT_TEMPORARY, crawldb.REDIRECT_PERMANENT)
 _TIME = pa.timestamp("us", tz="UTC")

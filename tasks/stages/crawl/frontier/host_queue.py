@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tasks.stages.crawl.db.fetchlist import Candidate
+from tasks.stages.crawl.storage.fetchlist import Candidate
 
 # URLs kept for each request that the host may still get: robots.txt may forbid most of them, which costs no request.
 _PER_REQUEST = 8

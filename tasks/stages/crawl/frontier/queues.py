@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.hosts.politeness import Host, Politeness
+from tasks.stages.crawl.storage.fetchlist import Candidate
 
 PROMPT_S = 1.0
 """An answer within this time is prompt; a visit that lasts longer gives its place up."""

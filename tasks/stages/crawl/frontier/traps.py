@@ -36,10 +36,10 @@ from datetime import UTC, date, datetime
 from tasks.formats.web.domain import Link
 from tasks.formats.web.url import authority, is_trap
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlist import Earlier
 from tasks.stages.crawl.frontier.dates import date_page
 from tasks.stages.crawl.page.reading import DUPLICATE, Noted
 from tasks.stages.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404
+from tasks.stages.crawl.storage.fetchlist import Earlier
 
 TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})
 """What `Traps.refuses` returns."""

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tasks.formats.warc.payload import payload_digest, sha1_label
 from tasks.formats.web.url import authority, split_port, target
-from tasks.stages.crawl.db.fetchlist import Earlier
 from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.storage.fetchlist import Earlier
 from tasks.stages.crawl.storage.gzip_member import member
 
 Compression = Literal["gzip", "zstd"]

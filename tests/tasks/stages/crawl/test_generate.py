@@ -9,13 +9,13 @@ from crawl_cycle import Cycle
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlist import shares
 from tasks.stages.crawl.generate import _choose, attach_due_times, due_of
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.fetchlist import shares
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 BASE = {"contact": "mailto:a@b.example", "include_hosts": ("*.example",), "partitions": 1}

@@ -1,5 +1,5 @@
-from tasks.stages.crawl.db.fetchlist import Candidate
 from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
+from tasks.stages.crawl.storage.fetchlist import Candidate
 
 
 def url(number):

@@ -15,8 +15,8 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.warc.archive import capture_at, captures, index_entry
 from tasks.formats.warc.payload import payload_digest
-from tasks.stages.crawl.db.fetchlist import Earlier
 from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.storage.fetchlist import Earlier
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix, surt
 
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)

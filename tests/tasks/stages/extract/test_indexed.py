@@ -18,8 +18,8 @@ from tasks.core.store import Store
 from tasks.formats.external_files import SourceFile
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.formats.web.url import MAX_CAPTURED_URL
-from tasks.stages.crawl.db.fetchlist import Earlier
 from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.storage.fetchlist import Earlier
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
