@@ -18,7 +18,7 @@ FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
 """Folder of the artifact for each file of the run."""
 
 
-def publish(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
+def publish_milestones(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
     """Commits the milestones up to `until_step` that are not committed yet; their files must exist.
 
     Args:
@@ -73,7 +73,7 @@ def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None
         )
 
 
-def check_committed(output: Output, milestones: Sequence[int]) -> None:
+def check_milestones(output: Output, milestones: Sequence[int]) -> None:
     """Checks that every committed milestone has one row per step.
 
     Raises:

@@ -151,7 +151,7 @@ class Recovery:
             TransientError: the store does not answer, or steps are missing from the run's log.
         """
         self.output.check_fence()
-        milestones.publish(self.output, self.run, self.milestone_steps, until_step)
+        milestones.publish_milestones(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
         """Commits milestones, and begins copies, during the run; what is unavailable for a while does not end it.

@@ -74,7 +74,7 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / METRICS)
     milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
-    milestones.check_committed(output, spec.run.milestone_steps)
+    milestones.check_milestones(output, spec.run.milestone_steps)
     read = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:

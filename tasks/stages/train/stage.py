@@ -103,7 +103,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / METRICS)
     milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
-    milestones.check_committed(output, config.milestone_steps)
+    milestones.check_milestones(output, config.milestone_steps)
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
     recovery.clear()

@@ -135,7 +135,7 @@ def test_a_milestone_is_not_committed_without_all_its_steps(tmp_path: Path, held
     lines(tmp_path / "run", held)
     output = output_in(tmp_path / "store")
     with pytest.raises(TransientError, match=rf"{len(held)} rows with \d of the 4 steps from 0 on"):
-        milestones.publish(output, tmp_path / "run", (4,), 4)
+        milestones.publish_milestones(output, tmp_path / "run", (4,), 4)
     assert not output.committed
 
 
@@ -144,7 +144,7 @@ def test_a_milestone_that_was_committed_without_all_its_steps_stops_the_commit_o
     with output.part("step-00000004", conserved=False) as part, part.file("steps/step-00000004.jsonl", rows=3) as file:
         file.write(b"")
     with pytest.raises(InputError, match="step-00000004 was committed with 3 rows for 4 steps"):
-        milestones.check_committed(output, (4,))
+        milestones.check_milestones(output, (4,))
 
 
 class Fate(Listener):
