@@ -2,8 +2,8 @@
 
 Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
 (for its share of the requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes
-parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.db.fetchlog`) each, and at the end
-one part with the state of the hosts (`tasks.stages.crawl.db.fetchlog`). One process, one event loop.
+parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.storage.fetchlog`) each, and at the end
+one part with the state of the hosts (`tasks.stages.crawl.storage.fetchlog`). One process, one event loop.
 """
 
 import asyncio
@@ -27,8 +27,6 @@ from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import fetchlog
-from tasks.stages.crawl.db.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
 from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
@@ -45,9 +43,10 @@ from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 from tasks.stages.crawl.status import Live, State, Watch, state_of
-from tasks.stages.crawl.storage import crawldb, fetchlist
+from tasks.stages.crawl.storage import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import Known
 from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 

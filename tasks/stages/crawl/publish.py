@@ -29,9 +29,8 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.warc.archive import INDEX as INDEX_FILE
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import fetchlog
-from tasks.stages.crawl.db.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
-from tasks.stages.crawl.storage import crawldb, duck
+from tasks.stages.crawl.storage import crawldb, duck, fetchlog
+from tasks.stages.crawl.storage.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import INDEX, LOG, WARC
 
 DOMAINS_FILE = "domains.parquet"

@@ -41,14 +41,13 @@ from tasks.formats.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db import fetchlog
-from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
-from tasks.stages.crawl.storage import crawldb, duck, fetchlist
+from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import Known
 from tasks.stages.crawl.storage.duck import quoted
+from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
 _MARKED = f"""

@@ -22,7 +22,6 @@ from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import CAPTURED, SITEMAP, Outcome
 from tasks.stages.crawl.frontier.domain import Domain, ranked
 from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
 from tasks.stages.crawl.frontier.plans import HostPlan, Plans, front_of
@@ -30,6 +29,7 @@ from tasks.stages.crawl.frontier.shares import Shares
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
+from tasks.stages.crawl.storage.fetchlog import CAPTURED, SITEMAP, Outcome
 
 MAX_REDIRECTS = 5
 # Bytes of memory for links that wait, divided among the domains; as much again for those on their way to other hosts.

@@ -13,16 +13,6 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import (
-    DUPLICATE,
-    GONE,
-    NOT_MODIFIED,
-    REDIRECT_PERMANENT,
-    REDIRECT_TEMPORARY,
-    RETRY,
-    SUCCESS,
-    Outcome,
-)
 from tasks.stages.crawl.frontier.queues import Visit
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
@@ -35,6 +25,16 @@ from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlog import (
+    DUPLICATE,
+    GONE,
+    NOT_MODIFIED,
+    REDIRECT_PERMANENT,
+    REDIRECT_TEMPORARY,
+    RETRY,
+    SUCCESS,
+    Outcome,
+)
 from tasks.stages.crawl.storage.segment import Segment
 
 log = logging.getLogger("sluice.crawl")

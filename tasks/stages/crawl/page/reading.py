@@ -19,7 +19,6 @@ from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.http.response import Headers, content_type
@@ -30,6 +29,7 @@ from tasks.stages.crawl.page.optout import opted_out
 from tasks.stages.crawl.page.parser import Parser, why
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, Entry, read_sitemap
 from tasks.stages.crawl.page.spa import needs_browser
+from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 log = logging.getLogger("sluice.crawl")
 

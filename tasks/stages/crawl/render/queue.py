@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact
 from tasks.formats.warc import archive
-from tasks.stages.crawl.db.fetchlog import SUCCESS
+from tasks.stages.crawl.storage.fetchlog import SUCCESS
 
 _LOG = "log/"
 _COLUMNS = ["url", "host", "depth", "record_id", "warc_file", "warc_offset"]

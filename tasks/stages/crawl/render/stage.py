@@ -20,7 +20,6 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import HOSTS, RULES, clock_of, rules_of
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import HostRules
@@ -31,6 +30,7 @@ from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.render.guard import Guard
 from tasks.stages.crawl.render.queue import Waiting, queue
+from tasks.stages.crawl.storage.fetchlog import HOSTS, RULES, clock_of, rules_of
 
 VERSION = 3
 

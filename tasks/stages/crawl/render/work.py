@@ -23,7 +23,6 @@ from tasks.formats.web.robots_tag import directives
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import GONE, RETRY, SUCCESS, Outcome
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.page.optout import opted_out
@@ -33,6 +32,7 @@ from tasks.stages.crawl.render.browser import Browser, Rendered
 from tasks.stages.crawl.render.page import PageError
 from tasks.stages.crawl.render.queue import Source, Waiting, source
 from tasks.stages.crawl.render.rendered import RenderedPart
+from tasks.stages.crawl.storage.fetchlog import GONE, RETRY, SUCCESS, Outcome
 
 log = logging.getLogger("sluice.crawl")
 

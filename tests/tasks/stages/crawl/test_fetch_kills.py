@@ -16,7 +16,7 @@ from crawl_site import Site, linked
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import CAPTURED
+from tasks.stages.crawl.storage.fetchlog import CAPTURED
 from tests.s3_server import Rule
 from tests.soak import soak_but
 from tests.tasks.stages.crawl import fetching

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.formats.web.domain import link
 from tasks.formats.web.url import key
-from tasks.stages.crawl.db.fetchlog import PAGE, SITEMAP, SUCCESS, Outcome, from_tables, to_links, to_table
+from tasks.stages.crawl.storage.fetchlog import PAGE, SITEMAP, SUCCESS, Outcome, from_tables, to_links, to_table
 
 PARTITIONS = 3
 

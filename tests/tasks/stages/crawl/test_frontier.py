@@ -10,11 +10,11 @@ from tasks.formats.web.domain import link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
+from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome
 
 GOOD = [f"good{number}.test" for number in range(4)]
 PAGES = 50

@@ -11,11 +11,11 @@ from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
+from tasks.stages.crawl.storage.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
 
 # Two domains with hosts of their own, and one host alone.
 HOSTS = ["x.a.test", "y.a.test", "z.a.test", "x.b.test", "y.b.test", "c.test"]

@@ -9,11 +9,11 @@ import pytest
 
 from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import FEED, PAGE, SITEMAP
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.page import reading
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Noted, Reader, Reading, mime_of
+from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 URL = "http://h.example/dir/page"
 FORBIDS = b"<meta name=robots content='nofollow noindex'>"

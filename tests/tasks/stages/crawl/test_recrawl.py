@@ -14,11 +14,11 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.formats.web.url import key
 from tasks.stages.crawl import update
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
 from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.crawldb import DAY_S, URLS
 from tasks.stages.crawl.storage.fetchlist import FETCHLIST
+from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(days=8)

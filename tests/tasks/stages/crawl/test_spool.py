@@ -21,10 +21,10 @@ from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.buffer import MANIFEST, Buffer
 from tasks.stages.crawl.storage.fetchlist import Candidate
+from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
 

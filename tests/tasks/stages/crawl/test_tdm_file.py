@@ -15,8 +15,8 @@ from crawl_site import Site
 from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.db.fetchlog import rules_of
 from tasks.stages.crawl.storage import crawldb
+from tasks.stages.crawl.storage.fetchlog import rules_of
 
 PAGES = {"/": "<a href=/kept>1</a><a href=/closed/a>2</a>", "/kept": "kept", "/closed/a": "<a href=/beyond>3</a>"}
 CLOSED = [{"location": "/closed/", "tdm-reservation": 1, "tdm-policy": "https://h/policy.json"}]

@@ -22,8 +22,8 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
-from tasks.stages.crawl.db.fetchlog import RETRY, SUCCESS, Outcome, to_links, to_table
 from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_links, to_table
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tests.soak import soak_but
 
