@@ -20,7 +20,7 @@ CONFIGURATION_ERROR, STOPPED = 2, 143
 
 def main() -> int:
     """Runs this rank; returns its exit code."""
-    parent_watch.start()
+    parent_watch.end_with_parent()
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
     rank = int(os.environ.get("RANK", "0"))

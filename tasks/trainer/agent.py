@@ -46,7 +46,7 @@ ENVIRONMENT = {
 
 def main() -> int:
     """Runs all ranks of this node to the end; returns the exit code."""
-    parent_watch.start()
+    parent_watch.end_with_parent()
     # torchrun installs its handlers when it starts the ranks; before that, as PID 1, SIGTERM would be ignored.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer.agent")

@@ -17,7 +17,7 @@ PARENT_PIPE = "SLUICE_PARENT_PIPE"
 _PR_SET_PDEATHSIG = 1
 
 
-def start() -> None:
+def end_with_parent() -> None:
     """Starts the watch, if the parent has set `PARENT_PIPE`; call once, early."""
     if os.environ.get(PARENT_PIPE) != "stdin":
         return
