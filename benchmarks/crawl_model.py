@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.queues import PROMPT_S, WAITING
+from tasks.stages.crawl.frontier.scheduler import PROMPT_S, WAITING
 from tasks.stages.crawl.hosts.rules import TRIES
 from tasks.stages.crawl.storage.crawldb import DAY_S, FIRST_INTERVAL_S, MAX_FAILS
 

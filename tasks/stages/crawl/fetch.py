@@ -29,7 +29,7 @@ from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.plans import HostPlan
-from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
+from tasks.stages.crawl.frontier.scheduler import WAITING, Frontier, Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.frontier.visit import Visitor, unasked
 from tasks.stages.crawl.hosts.clocks import Clocks

@@ -13,7 +13,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.queues import Visit
+from tasks.stages.crawl.frontier.scheduler import Visit
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules

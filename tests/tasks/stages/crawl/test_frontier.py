@@ -11,7 +11,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.queues import WAITING, Frontier, Visit
+from tasks.stages.crawl.frontier.scheduler import WAITING, Frontier, Visit
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome
@@ -107,7 +107,7 @@ class Web:
 def loop(monkeypatch):
     loop = VirtualLoop()
     clock = SimpleNamespace(monotonic=loop.time, time=loop.time)
-    monkeypatch.setattr("tasks.stages.crawl.frontier.queues.time", clock)
+    monkeypatch.setattr("tasks.stages.crawl.frontier.scheduler.time", clock)
     monkeypatch.setattr("tasks.stages.crawl.hosts.politeness.time", clock)
     yield loop
     loop.close()
