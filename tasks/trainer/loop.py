@@ -203,7 +203,7 @@ class Trainer:
         saver.wait()
         root, first, until = self.out / "checkpoints", self.step - ROLL_BACK_AFTER, self.step
         committed = max((step for step in self.run.milestone_steps if step <= until), default=0)
-        found = rollback.target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
+        found = rollback.rollback_target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
         state = json.loads(self.ranks.broadcast_text(json.dumps(found)))
         if not state:
             return

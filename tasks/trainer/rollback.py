@@ -21,7 +21,9 @@ Passed = list[tuple[int, int]]
 """Ranges of steps, [first, end)."""
 
 
-def target(root: Path, first_refused: int, committed: int, passed: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
+def rollback_target(
+    root: Path, first_refused: int, committed: int, passed: Sequence[tuple[int, int]]
+) -> dict[str, Any] | None:
     """Returns the state of the checkpoint to go back to, or None where there is none or it was done too often.
 
     Args:

@@ -16,7 +16,7 @@ from tasks.trainer.guard import ROLL_BACK_AFTER
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.recovery import Recovery
-from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, target
+from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, rollback_target
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import damage, ranks_of
 from tests.tasks.trainer.small_run import digests, save_whole, small_config, small_spec
@@ -115,7 +115,7 @@ def test_no_checkpoint_is_gone_back_to_twice_nor_one_before_a_milestone(tmp_path
         save_whole(tmp_path, step, {"w": torch.ones(1)}, {"m": torch.ones(1)}, {})
 
     def step_of(first: int, committed: int, passed: list[tuple[int, int]]) -> int | None:
-        found = target(tmp_path, first, committed, passed)
+        found = rollback_target(tmp_path, first, committed, passed)
         return found and found["step"]
 
     assert step_of(41, 0, []) == 40
