@@ -112,7 +112,7 @@ def merge(folder: Path, target: Path) -> Path:
     written = unfinished(target, state["step"])
     begin(written)
     for file, shards in ((MODEL, SHARD_OF_MODEL), (OPTIMIZER, SHARD_OF_OPTIMIZER)):
-        tensors = tensor_files.index([path for path in sorted(folder.iterdir()) if shards.fullmatch(path.name)])
+        tensors = tensor_files.tensors_in([path for path in sorted(folder.iterdir()) if shards.fullmatch(path.name)])
         with (written / file).open("wb") as output:
             tensor_files.write_whole(tensors, output)
         recorded[file] = sha256_of_file(written / file)

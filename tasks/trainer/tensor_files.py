@@ -23,7 +23,7 @@ _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, 
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A box of a tensor in a file; `begin` is the place of its bytes there."""
 
     path: Path
@@ -33,12 +33,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """A whole tensor: dtype by its name in safetensors, shape, and the parts that cover it."""
 
     dtype: str
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[TensorPart, ...]
 
     @property
     def nbytes(self) -> int:
@@ -57,13 +57,13 @@ class Tensor:
         return whole
 
 
-def index(paths: Sequence[Path]) -> dict[str, Tensor]:
+def tensors_in(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     """Returns the tensors that the files have together, by name in ascending order.
 
     Raises:
         InputError: a file is no safetensors file, or the parts of a tensor do not cover it.
     """
-    found: dict[str, list[tuple[str, Part]]] = {}
+    found: dict[str, list[tuple[str, TensorPart]]] = {}
     for path in paths:
         for name, dtype, part in _parts(path):
             found.setdefault(name, []).append((dtype, part))
@@ -74,11 +74,11 @@ def index(paths: Sequence[Path]) -> dict[str, Tensor]:
         shape = tuple(max(sizes) for sizes in zip(*ends, strict=True))
         if sum(math.prod(part.shape) for part in parts) != math.prod(shape):
             raise InputError(f'{paths[0].parent}: parts of the tensor "{name}" are missing', "delete the folder")
-        tensors[name] = Tensor(dtype, shape, tuple(parts))
+        tensors[name] = StoredTensor(dtype, shape, tuple(parts))
     return tensors
 
 
-def _parts(path: Path) -> Iterator[tuple[str, str, Part]]:
+def _parts(path: Path) -> Iterator[tuple[str, str, TensorPart]]:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -87,12 +87,12 @@ def _parts(path: Path) -> Iterator[tuple[str, str, Part]]:
         for name, entry in header.items():
             shape = tuple(entry["shape"])
             offsets = tuple(places[name]["saved_offsets"]) if places else (0,) * len(shape)
-            yield name, entry["dtype"], Part(path, 8 + size + entry["data_offsets"][0], offsets, shape)
+            yield name, entry["dtype"], TensorPart(path, 8 + size + entry["data_offsets"][0], offsets, shape)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is not a safetensors file ({error})", "delete the folder") from error
 
 
-def write_whole(tensors: dict[str, Tensor], file: IO[bytes]) -> None:
+def write_whole(tensors: dict[str, StoredTensor], file: IO[bytes]) -> None:
     """Writes one safetensors file, a tensor at a time, in the order of `tensors`."""
     header, place = {}, 0
     for name, tensor in tensors.items():
