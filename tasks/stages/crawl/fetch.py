@@ -28,7 +28,7 @@ from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.plans import HostPlan
+from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.frontier.scheduler import WAITING, Frontier, Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.frontier.visit import Visitor, unasked

@@ -12,7 +12,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.plans import HostPlan
+from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
