@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 FAULTS = "faults.jsonl"
 POISON, ROLLBACK, CORRUPTION, SLOW_RANK = "poison", "rollback", "corruption", "slow_rank"
 CHECKPOINT, PREEMPTION = "checkpoint", "preemption"
-KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK, CHECKPOINT, PREEMPTION)
+FAULT_KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK, CHECKPOINT, PREEMPTION)
 
 
 class Faults:

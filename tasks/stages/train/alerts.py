@@ -41,7 +41,7 @@ FALLEN, RECOVERED = 0.8, 0.9
 """Share of the speed before that raises `slow`, and the one above which it ends."""
 CALM = 50
 """Steps without another one after which a spike or a fault has ended."""
-KINDS = ("stall", "spike", "data_wait", "slow", *faults.KINDS)
+KINDS = ("stall", "spike", "data_wait", "slow", *faults.FAULT_KINDS)
 
 
 @dataclass(frozen=True)
