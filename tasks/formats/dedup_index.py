@@ -12,7 +12,7 @@ has
     copies/<part>.parquet   documents that passed all filters and went as duplicates of one in the index (schema COPIES)
     ids/<part>.bin          a sorted run of ENTRY: the ids of documents, copies and the keepers of these
 
-Documents of an index have row ids, too (`tasks.formats.row_ids`): the number of the part is its position in the list.
+Documents of an index have row ids, too (`tasks.formats.dedup.document_ids`): the number of the part is its position in the list.
 An id is in the index once, as a document or as a copy.
 """
 

@@ -39,8 +39,8 @@ from tasks.core.stage import Part
 from tasks.formats import packed_ids
 from tasks.formats.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.row_ids import row_ids_of
 from tasks.formats.text import digest128, normalise
 from tasks.formats.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.chunks.config import ChunksConfig
@@ -65,7 +65,7 @@ CUT = pa.schema([*CHUNK, pa.field("reason", pa.string(), nullable=False)])  # ""
 
 RUN = np.dtype([("key", "<u8"), ("rest", "<u8"), ("rank", "u1"), ("id", HALVES), ("row", "<u8")])
 """A chunk: the halves of its text's digest, 0 for a gold document and 1 for others, its id, its row in `cut/` as a row
-id (`tasks.formats.row_ids`)."""
+id (`tasks.formats.dedup.document_ids`)."""
 
 KEPT = "kept/"
 _GOLD = "gold"

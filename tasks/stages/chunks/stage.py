@@ -32,9 +32,9 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats import packed_ids
 from tasks.formats.chunks import CHUNK, KIND, REJECTED
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.document_ids import range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.row_ids import range_of, row_of
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part
 

@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A part by its number in row ids (`tasks.formats.row_ids`); `earlier`: of the dedup index."""
+    """A part by its number in row ids (`tasks.formats.dedup.document_ids`); `earlier`: of the dedup index."""
 
     number: int
     name: str

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats import packed_ids
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.document_ids import part_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.dedup_index import CAPTURE, CAPTURES, PREFERENCE
-from tasks.formats.row_ids import part_of, row_ids_of, row_of
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import bare
 from tasks.stages.dedup.workspace import RECAPTURED, Workspace, packed

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.document_ids import part_of, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.mix import mix
-from tasks.formats.row_ids import part_of, range_of, row_of
 from tasks.formats.text import normalise
 from tasks.stages.dedup.audit import write_around
 from tasks.stages.dedup.candidates import distinct
