@@ -31,8 +31,8 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.stages.crawl.frontier.host_queue import HostQueue
 from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.queues import HostQueue
 from tasks.stages.crawl.hosts.politeness import Host, Politeness
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome

@@ -6,8 +6,7 @@ next round, so that its start does not depend on which host was faster.
 
 from collections.abc import Iterable
 
-from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
-from tasks.stages.crawl.frontier.queues import Shares
+from tasks.stages.crawl.frontier.queues import HostQueue, Shares, Waiting
 
 
 class Domain:

@@ -23,8 +23,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.domain import Domain, ranked
-from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
-from tasks.stages.crawl.frontier.queues import HostPlan, Plans, Shares, front_of
+from tasks.stages.crawl.frontier.queues import HostPlan, HostQueue, Plans, Shares, Waiting, front_of
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate

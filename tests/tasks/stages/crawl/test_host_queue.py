@@ -1,4 +1,4 @@
-from tasks.stages.crawl.frontier.host_queue import HostQueue, Waiting
+from tasks.stages.crawl.frontier.queues import HostQueue, Waiting
 from tasks.stages.crawl.storage.fetchlist import Candidate
 
 
