@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tasks.core.errors import TransientError
 from tasks.trainer.faults import CORRUPTION, Faults
-from tasks.trainer.rank_copies import Copies
+from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.self_test import failed_self_test, gathered, named
 from tasks.trainer.suspects import Suspects
@@ -41,7 +41,7 @@ _DO = "take the node of this rank out of the pool and test its hardware if it is
 class Replica(Protocol):
     """The part of a model that a rank computes."""
 
-    copies: list[Copies]
+    copies: list[RankCopies]
     """What this rank has copies of."""
     hashes: list[list[float]]
     """For each of `copies` the hash of every rank's weights when it began the last gradient."""

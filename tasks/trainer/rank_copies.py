@@ -7,7 +7,7 @@ from tasks.trainer.self_test import minority
 
 
 @dataclass(frozen=True)
-class Copies:
+class RankCopies:
     """Something that several ranks have."""
 
     name: str

@@ -25,7 +25,7 @@ from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
-from tasks.trainer.rank_copies import Copies
+from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.ranks import Ranks, tree_sum
 from tasks.trainer.self_test import hash_of
 
@@ -65,7 +65,7 @@ class Replicated:
         self._gradient = _flat_gradient(self.model)
         self._compressed = build_sum(run.compression) if run.compression and ranks.world > 1 else None
         everyone = list(range(ranks.world))
-        self.peers, self.copies = everyone, [Copies("", "replicas", [everyone])] if ranks.world > 1 else []
+        self.peers, self.copies = everyone, [RankCopies("", "replicas", [everyone])] if ranks.world > 1 else []
         self.hashes, self.seconds = list[list[float]](), list[float]()
         self.share, self.timed = 0.0, "step"
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0

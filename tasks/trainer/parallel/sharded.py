@@ -40,7 +40,7 @@ from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.memory import memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
-from tasks.trainer.rank_copies import Copies
+from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
 from tasks.trainer.shape import Shape
@@ -159,7 +159,7 @@ class Sharded:
         """Returns for each of `copies` the hash of this rank's part of weights and optimizer state, int64 scalar."""
         return [hash_of(map(local, self._copied(copies, self._state()).values())) for copies in self.copies]
 
-    def _copied(self, copies: Copies, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def _copied(self, copies: RankCopies, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Returns the tensors of a state that `copies` means, by name."""
         if not copies.name:
             return state
@@ -268,13 +268,13 @@ class Sharded:
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
 
 
-def _copies(mesh: Mesh) -> list[Copies]:
+def _copies(mesh: Mesh) -> list[RankCopies]:
     """Returns what ranks have copies of: replicas all their state, and ranks that share matrices the norms."""
     found = []
     if mesh.layout.replicate > 1:
-        found.append(Copies("", "replicas", mesh.ranks_along("replicate")))
+        found.append(RankCopies("", "replicas", mesh.ranks_along("replicate")))
     if mesh.layout.tensor > 1:
-        found.append(Copies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
+        found.append(RankCopies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
     return found
 
 
