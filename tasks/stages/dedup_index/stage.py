@@ -28,7 +28,7 @@ from tasks.core.ledger import VERSIONS
 from tasks.core.stage import Inputs, Output, PartSpec, Report
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.dedup_index import FILE, DedupIndex, IndexPart, Manifest, Origin, index_of, refs_to, signatures_of
-from tasks.formats.documents import parts_of
+from tasks.formats.document import parts_of
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.dedup_index.fates import Work, fates_part

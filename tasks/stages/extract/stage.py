@@ -1,7 +1,7 @@
 """Stage extract: captures and local files -> documents.
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
-`documents/<part>.parquet` (tasks.formats.documents.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
+`documents/<part>.parquet` (tasks.formats.document.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
 url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
 with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.layout_tables).
 
@@ -38,7 +38,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup_index import index_of
-from tasks.formats.documents import DOCUMENT, REJECTED, document_id
+from tasks.formats.document import DOCUMENT, REJECTED, document_id
 from tasks.formats.external_files import SourceFile
 from tasks.formats.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files
