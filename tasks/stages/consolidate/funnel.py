@@ -1,9 +1,7 @@
-"""Funnel: number of documents by source, language, step and reason, from capture to kept.
+"""Funnel: number of documents by source, language, step and reason, from capture to kept; as tables, a figure and CSV.
 
 Pure functions: tables of parts, and their sums. The documents of a source over all rows are its captures: each is
 counted exactly once.
-
-The funnel as a figure and a CSV table, for MLflow.
 """
 
 import io
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 EXTRACT, LANGUAGE, QUALITY, DECONTAMINATE, DEDUP, KEPT = STEPS = (
     *("extract", "language", "quality", "decontaminate", "dedup", "kept"),
 )
+
 FUNNEL = pa.schema(
     [
         pa.field("source", pa.string(), nullable=False),
@@ -33,6 +32,7 @@ FUNNEL = pa.schema(
         pa.field("bytes", pa.int64()),  # UTF-8 bytes of extracted text; null where there is no text
     ]
 )
+
 HOSTS = pa.schema(
     [
         pa.field("host", pa.string(), nullable=False),
@@ -41,9 +41,19 @@ HOSTS = pa.schema(
         pa.field("kept_bytes", pa.int64(), nullable=False),
     ]
 )
+
 _KEYS = FUNNEL.names[:-2]
+
 ENDED = pa.schema([FUNNEL.field(name) for name in (*_KEYS, "bytes")])
 """One row per capture: its outcome."""
+
+_MOST = 12
+"""Maximum number of bars of a panel; the table has all."""
+
+# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
+_WIDTH, _BAR = 7.5, 0.28
+
+_AROUND = 2.5  # room for a panel's title and scale, in bars
 
 
 def count(ended: pa.Table) -> pa.Table:
@@ -115,13 +125,6 @@ def left_after(funnel: pa.Table) -> dict[str, list[int]]:
             remaining.append(remaining[-1] - steps[step])
         left[source] = remaining
     return left
-
-
-_MOST = 12
-"""Maximum number of bars of a panel; the table has all."""
-# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
-_WIDTH, _BAR = 7.5, 0.28
-_AROUND = 2.5  # room for a panel's title and scale, in bars
 
 
 def draw(funnel: pa.Table, title: str) -> bytes:
