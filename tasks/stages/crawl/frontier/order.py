@@ -22,8 +22,7 @@ from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.domain import Domain, ranked
-from tasks.stages.crawl.frontier.queues import HostPlan, HostQueue, Plans, Shares, Waiting, front_of
+from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, Waiting, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
