@@ -30,8 +30,7 @@ from tasks.trainer.gguf_file import write_gguf
 from tasks.trainer.huggingface import llama_name
 from tasks.trainer.huggingface_folder import CARD, WEIGHTS, copy_renamed, small_files
 from tasks.trainer.initial import last_weights
-from tasks.trainer.peft_folder import CONFIG, adapter_config, adapter_name
-from tasks.trainer.peft_folder import WEIGHTS as ADAPTER_WEIGHTS
+from tasks.trainer.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_config, adapter_name
 
 ADAPTER = "adapter"
 """The format of adapters alone."""
@@ -88,7 +87,7 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
         raise InputError(f"{model.address} has no adapters: all weights were trained", "export it as a model")
     of_base = small_files(described, tokenizer, template)
     files = {name: of_base[name] for name in ("tokenizer.json", "tokenizer_config.json")}
-    files |= {CONFIG: adapter_config(run["lora"], run["base"]), CARD: tuned_card(artifacts, takedowns).encode()}
+    files |= {ADAPTER_CONFIG: adapter_config(run["lora"], run["base"]), CARD: tuned_card(artifacts, takedowns).encode()}
     path = f"checkpoints/{name_of(run['steps'])}/{MODEL}"
     return Exported(model, files, partial(model.open, path), ADAPTER_WEIGHTS, adapter_name)
 

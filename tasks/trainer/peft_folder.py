@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.trainer.huggingface import llama_name
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _OURS = re.compile(r"(.+)\.lora_([ab])")
 
 
