@@ -23,9 +23,9 @@ from tasks.trainer.evaluation.comparison import BPB, Compared
 from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.likelihood import Scorer, batches
 
-FOLDER = "examples"
+EXAMPLES = "examples"
 RESPONSES, PAIRS = "responses", "preferences"
-Text = tuple[NDArray[np.uint32], NDArray[np.bool_]]
+LearnedText = tuple[NDArray[np.uint32], NDArray[np.bool_]]
 """Tokens, end-of-text last, and which of them are learned."""
 
 SCHEMA = pa.schema(
@@ -89,13 +89,13 @@ def _scored(contender: Contender, examples: Examples, context: int, batch_tokens
         )
         with output.part(name) as part:
             part.count_in(table.num_rows)
-            part.table(FOLDER, table)
-    return parquet.read(output.store.local(f"{output.address.path}/{FOLDER}/{name}.parquet"))
+            part.table(EXAMPLES, table)
+    return parquet.read(output.store.local(f"{output.address.path}/{EXAMPLES}/{name}.parquet"))
 
 
 def _fitting(
     examples: Examples, context: int, tokenizer: Tokenizer, eos_id: int
-) -> Iterator[tuple[int, int, list[Text]]]:
+) -> Iterator[tuple[int, int, list[LearnedText]]]:
     """Yields number, bytes and texts of the examples that fit into the context and have a text to learn."""
     for sequence in range(examples.sequences):
         for number in examples.numbers(sequence):
@@ -107,14 +107,14 @@ def _fitting(
                 yield number, size, texts
 
 
-def _texts(example: Example) -> list[Text]:
+def _texts(example: Example) -> list[LearnedText]:
     ends = np.cumsum(example.lengths)[:-1]
     parts = zip(np.split(example.tokens, ends), np.split(example.learned, ends), strict=True)
     return list(parts)
 
 
 @torch.no_grad()
-def response_bits(scorer: Scorer, texts: Sequence[Text]) -> list[float]:
+def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
     """Returns the bits that a model needs for the tokens to learn of each text."""
     found = [0.0] * len(texts)
     for batch in batches([len(tokens) for tokens, _ in texts], scorer.batch_tokens):
