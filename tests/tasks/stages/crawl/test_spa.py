@@ -5,7 +5,7 @@ import pytest
 
 from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.spa import ENOUGH_TEXT, needs_browser
+from tasks.stages.crawl.page.reading import ENOUGH_TEXT, needs_browser
 
 APP = '<script src="/static/main.4f3c.js"></script>'
 
