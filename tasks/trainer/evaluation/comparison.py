@@ -32,7 +32,7 @@ from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 
-FOLDER = "documents"
+DOCUMENTS = "documents"
 BPB = "bpb"
 LOWER_IS_BETTER = frozenset({BPB})
 """Of the metrics that decide."""
@@ -154,9 +154,9 @@ def _bits(
         columns = {"id": [one.uid.hex() for one in documents], "bytes": [one.n_bytes for one in documents]}
         with output.part(name) as part:
             part.count_in(len(documents))
-            part.table(FOLDER, pa.table({**columns, "bits": bits}))
+            part.table(DOCUMENTS, pa.table({**columns, "bits": bits}))
     output.progress(len(texts), len(texts), f"{source}, {contender.label}")
-    return parquet.read(output.store.local(f"{output.address.path}/{FOLDER}/{name}.parquet"))
+    return parquet.read(output.store.local(f"{output.address.path}/{DOCUMENTS}/{name}.parquet"))
 
 
 def encoded(texts: Iterable[Text], tokenizer: str, eos_id: int) -> Iterable[Heldout]:
