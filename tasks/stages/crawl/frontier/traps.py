@@ -37,8 +37,7 @@ from tasks.formats.web.domain import Link
 from tasks.formats.web.url import authority, is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.dates import date_page
-from tasks.stages.crawl.page.reading import DUPLICATE, Noted
-from tasks.stages.crawl.page.soft404 import MAX_TEXT, SOFT_404, is_soft_404
+from tasks.stages.crawl.page.reading import DUPLICATE, MAX_TEXT, SOFT_404, Noted, is_soft_404
 from tasks.stages.crawl.storage.fetchlist import Earlier
 
 TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})

@@ -11,7 +11,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import MAX_BARE_DATES, MAX_COPIES, MAX_DATES, Traps
-from tasks.stages.crawl.page.soft404 import is_soft_404
+from tasks.stages.crawl.page.reading import is_soft_404
 from tasks.stages.crawl.storage.fetchlist import Earlier
 
 
