@@ -15,8 +15,9 @@ from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, SluiceError, StoreError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
-from tasks.trainer import checkpoint, milestones
+from tasks.trainer import checkpoint
 from tasks.trainer.locations import committed, committed_lines, install
+from tasks.trainer.milestones import FOLDERS, lines_of
 from tasks.trainer.place_config import Copies
 
 
@@ -135,8 +136,8 @@ class CopyLocation:
             with self.store.write(f"{folder}/{file}") as target, (here / file).open("rb") as source:
                 shutil.copyfileobj(source, target, 1 << 20)
         sums = {}
-        for file in milestones.FOLDERS:
-            lines = milestones.lines_of(self.run, file, first, step)
+        for file in FOLDERS:
+            lines = lines_of(self.run, file, first, step)
             with self.store.write(f"{folder}/{file}") as target:
                 target.write(lines)
             sums[file] = sha256_of(lines)

@@ -13,8 +13,9 @@ from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.trainer import checkpoint, milestones
+from tasks.trainer import checkpoint
 from tasks.trainer.metrics import METRICS
+from tasks.trainer.milestones import FOLDERS
 
 
 class Location(Protocol):
@@ -99,10 +100,10 @@ def committed_lines(output: Output, until: int) -> dict[str, bytes]:
     Raises:
         InputError: a file does not have the sha256 of its record.
     """
-    lines = dict.fromkeys(milestones.FOLDERS, b"")
+    lines = dict.fromkeys(FOLDERS, b"")
     for name in [name for name in committed(output) if name <= checkpoint.name_of(until)]:
         sums = {entry.path: entry.sha256 for entry in output.committed[name].files}
-        for file, folder in milestones.FOLDERS.items():
+        for file, folder in FOLDERS.items():
             path = f"{folder}/{name}.jsonl"
             found = output.store.read(f"{output.address.path}/{path}")
             if sha256_of(found) != sums[path]:

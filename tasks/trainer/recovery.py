@@ -18,13 +18,14 @@ from pathlib import Path
 from tasks.core.errors import InputError, SluiceError, SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.trainer import checkpoint, milestones
+from tasks.trainer import checkpoint
 from tasks.trainer.copies import CopyLocation
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.fence import Fence
 from tasks.trainer.locations import Location, Milestones, Scratch
 from tasks.trainer.metrics import METRICS, proven_steps
+from tasks.trainer.milestones import publish_milestones
 from tasks.trainer.place_config import CheckpointLocations
 
 log = logging.getLogger("sluice.train")
@@ -151,7 +152,7 @@ class Recovery:
             TransientError: the store does not answer, or steps are missing from the run's log.
         """
         self.output.check_fence()
-        milestones.publish_milestones(self.output, self.run, self.milestone_steps, until_step)
+        publish_milestones(self.output, self.run, self.milestone_steps, until_step)
 
     def keep_up(self, until_step: int) -> None:
         """Commits milestones, and begins copies, during the run; what is unavailable for a while does not end it.

@@ -23,7 +23,6 @@ from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.examples import Examples
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.trainer import milestones
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.fence import Fence
@@ -31,6 +30,7 @@ from tasks.trainer.gang import Gang
 from tasks.trainer.initial import MERGED
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.tuning.config import FinetuneConfig
@@ -73,8 +73,8 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
         train_local(spec, follow, check=fence.check_now_and_then)
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / METRICS)
-    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
-    milestones.check_milestones(output, spec.run.milestone_steps)
+    check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
+    check_milestones(output, spec.run.milestone_steps)
     read = Examples(examples)
     if "model" not in output.committed:
         with output.part("model", conserved=False) as part:

@@ -32,7 +32,6 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve
-from tasks.trainer import milestones
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.faults import FAULTS
@@ -41,6 +40,7 @@ from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings
 from tasks.trainer.launch import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.mixing import epochs
 from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.planning.measured import speed_metrics
@@ -102,8 +102,8 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         raise
     recovery.publish(config.steps)
     metrics = read_metrics(fence.run / METRICS)
-    milestones.check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
-    milestones.check_milestones(output, config.milestone_steps)
+    check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
+    check_milestones(output, config.milestone_steps)
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
     recovery.clear()

@@ -23,10 +23,11 @@ from tasks.core.errors import InputError, SupersededError, TransientError
 from tasks.core.stage import Inputs, Listener, Output, Report
 from tasks.core.store import Store
 from tasks.stages.train import stage
-from tasks.trainer import checkpoint, milestones
+from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.fence import FOLDER, Fence
 from tasks.trainer.metrics import METRICS, SKIPPED
+from tasks.trainer.milestones import check_milestones, publish_milestones
 from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import save_whole, small_config
@@ -135,7 +136,7 @@ def test_a_milestone_is_not_committed_without_all_its_steps(tmp_path: Path, held
     lines(tmp_path / "run", held)
     output = output_in(tmp_path / "store")
     with pytest.raises(TransientError, match=rf"{len(held)} rows with \d of the 4 steps from 0 on"):
-        milestones.publish_milestones(output, tmp_path / "run", (4,), 4)
+        publish_milestones(output, tmp_path / "run", (4,), 4)
     assert not output.committed
 
 
@@ -144,7 +145,7 @@ def test_a_milestone_that_was_committed_without_all_its_steps_stops_the_commit_o
     with output.part("step-00000004", conserved=False) as part, part.file("steps/step-00000004.jsonl", rows=3) as file:
         file.write(b"")
     with pytest.raises(InputError, match="step-00000004 was committed with 3 rows for 4 steps"):
-        milestones.check_milestones(output, (4,))
+        check_milestones(output, (4,))
 
 
 class Fate(Listener):
