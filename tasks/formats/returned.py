@@ -1,6 +1,6 @@
 """Documents that come back: those that went as duplicates of a document that is no longer in the dedup index.
 
-Reads the copies of an index (`tasks.formats.dedup_index`). Each part of the index with such documents gives one part of
+Reads the copies of an index (`tasks.formats.dedup.dedup_index`). Each part of the index with such documents gives one part of
 the next version's `extracted`, `returned-<number>`.
 """
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.formats.dedup_index import NAMES, DedupIndex
+from tasks.formats.dedup.dedup_index import NAMES, DedupIndex
 from tasks.formats.tombstones import Tombstones
 
 _PREFIX = "returned-"

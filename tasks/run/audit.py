@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
-from tasks.formats import dedup_index
-from tasks.formats.dedup_index import DedupIndex
+from tasks.formats.dedup import dedup_index
+from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.stages.crawl.storage.crawldb import URLS_FILE
 from tasks.stages.takedown.affected import CHUNKS, EXAMPLES, MODELS, of_artifact

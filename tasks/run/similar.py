@@ -23,8 +23,8 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import BAND, BANDS
 from tasks.formats.dedup.document_ids import row_of
-from tasks.formats.dedup_index import BAND, BANDS
 from tasks.formats.text import normalise
 from tasks.run.chain import Chain
 from tasks.stages.dedup.config import DedupConfig

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import BANDS, TEXTS
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.dedup_index import BANDS, TEXTS
 from tasks.formats.mix import mix
 from tasks.formats.text import digest128
 from tasks.stages.dedup import preference

@@ -1,7 +1,7 @@
 """The order of preference of documents: highest quality first, then earliest fetch (unknown last), then smallest id.
 
 With `prefer = "first"` documents of earlier versions come before all these. `preference/<part>.bin` has one record of
-32 bytes per document (`tasks.formats.dedup_index.PREFERENCE`), in row order. So any set of documents is ordered by its
+32 bytes per document (`tasks.formats.dedup.dedup_index.PREFERENCE`), in row order. So any set of documents is ordered by its
 own records, without an order of the whole corpus, and those of several versions can be compared.
 
 Captures of one page are documents with one address, of this version and of the index. The pass over them reads the runs
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats import packed_ids
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import CAPTURE, CAPTURES, PREFERENCE
 from tasks.formats.dedup.document_ids import part_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.dedup_index import CAPTURE, CAPTURES, PREFERENCE
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import bare
 from tasks.stages.dedup.workspace import RECAPTURED, Workspace, packed

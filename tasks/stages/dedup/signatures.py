@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from tasks.core import groups
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.dedup.document_ids import row_ids_of
-from tasks.formats.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.document import mark_of, same_mark
 from tasks.formats.mix import mix
 from tasks.formats.returned import is_returned

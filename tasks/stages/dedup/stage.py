@@ -1,7 +1,7 @@
 """Stage dedup: documents -> for each document the one that it is a duplicate of, if any.
 
 Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is
-one, the dedup index of the version before (`tasks.formats.dedup_index`) without what is taken down. Writes
+one, the dedup index of the version before (`tasks.formats.dedup.dedup_index`) without what is taken down. Writes
 
     duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
     earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`duplicates.EARLIER`)
@@ -45,8 +45,8 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
+from tasks.formats.dedup.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
-from tasks.formats.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.document import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.tombstones import tombstones_of

@@ -4,7 +4,7 @@ Reads `parts.json`, the names of the parts of this version's documents in order.
 behind the parts of the index: documents of both have row ids (`tasks.formats.dedup.document_ids`) that do not collide.
 
 The passes exchange packed records in sorted runs (`tasks.formats.dedup.sorted_runs`). Those that outlive the stage are in
-`tasks.formats.dedup_index`. A document is named by its row id (`tasks.formats.dedup.document_ids`), and a text by the row id of
+`tasks.formats.dedup.dedup_index`. A document is named by its row id (`tasks.formats.dedup.document_ids`), and a text by the row id of
 its first document: the smallest of all with equal text.
 """
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import RUNS, DedupIndex
 from tasks.formats.dedup.document_ids import range_of
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.dedup_index import RUNS, DedupIndex
 from tasks.formats.mix import mix
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.tombstones import NOTHING, Tombstones

@@ -24,8 +24,8 @@ from tasks.core.artifact import ArtifactFolder, ArtifactId
 from tasks.core.part import Part
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import COPY, DOCUMENT, ENTRY, IDS, KEEPER, KINDS, NEWER, DedupIndex
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.dedup_index import COPY, DOCUMENT, ENTRY, IDS, KEEPER, KINDS, NEWER, DedupIndex
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.tombstones import Tombstones
 

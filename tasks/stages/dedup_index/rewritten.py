@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats import packed_ids
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup.dedup_index import COPIES, KINDS, NAMES, ROW, RUNS
 from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.dedup_index import COPIES, KINDS, NAMES, ROW, RUNS
 from tasks.stages.dedup_index.fates import ENDS, FATE, FORGOTTEN, HERE, LEAVING, MOVES, REPLACED, TAKEN, Work
 from tasks.stages.dedup_index.written import entries, of_rows, write_part
 

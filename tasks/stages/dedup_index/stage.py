@@ -1,4 +1,4 @@
-"""Stage dedup_index: the documents that a version publishes -> the index with them (`tasks.formats.dedup_index`).
+"""Stage dedup_index: the documents that a version publishes -> the index with them (`tasks.formats.dedup.dedup_index`).
 
 Reads `extracted` (id, url), `duplicates` (order of preference and sorted runs), `documents` (what is kept, what went as
 a duplicate, what of earlier versions is replaced), the index of the version before, and the takedowns in force. Writes
@@ -26,8 +26,17 @@ from tasks.core.artifact import PartRecord
 from tasks.core.engine import Engine
 from tasks.core.ledger import VERSIONS
 from tasks.core.stage import Inputs, Output, PartSpec, Report
+from tasks.formats.dedup.dedup_index import (
+    FILE,
+    DedupIndex,
+    IndexPart,
+    Manifest,
+    Origin,
+    index_of,
+    refs_to,
+    signatures_of,
+)
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
-from tasks.formats.dedup_index import FILE, DedupIndex, IndexPart, Manifest, Origin, index_of, refs_to, signatures_of
 from tasks.formats.document import parts_of
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup_index.config import DedupIndexConfig

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats import packed_ids
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
-from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.dedup_index import (
+from tasks.formats.dedup.dedup_index import (
     COPIES,
     COPY,
     DOCUMENT,
@@ -34,6 +32,8 @@ from tasks.formats.dedup_index import (
     ROWS,
     RUNS,
 )
+from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
+from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.dedup_index.fates import ALONE, DROPPED, FATE, FOR, KEPT, KNOWN, SEEN, WENT, Work
 
 COPIES_METRIC = "copies"

@@ -19,6 +19,7 @@ The second pass extracts in a child process under limits (see `guard`): a page t
 quarantined, and the part continues.
 """
 
+import json
 import contextlib
 import logging
 from collections import Counter
@@ -37,7 +38,7 @@ from tasks.core.errors import InputError
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
 from tasks.core.store import Store
-from tasks.formats.dedup_index import index_of
+from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.document import DOCUMENT, REJECTED, document_id
 from tasks.formats.external_files import SourceFile
 from tasks.formats.tombstones import tombstones_of
@@ -226,13 +227,18 @@ def _document(row: Row, content: Content) -> dict[str, object]:
         "published": content.published if _is_past(content.published, row.fetched_at) else None,
         "canonical": content.canonical or None,
         "licence": content.licence or None,
-        "metadata": row.metadata or None,
+        "metadata": row.metadata or _stated(content),
         "text": content.text,
         "source": row.source,
         "payload_digest": row.payload_digest,
         "warc_file": row.warc_file,
         "warc_offset": row.warc_offset,
     }
+
+
+def _stated(content: Content) -> str | None:
+    stated = {name: value for name in ("author", "site") if (value := getattr(content, name))}
+    return json.dumps(stated, ensure_ascii=False) if stated else None
 
 
 def _is_past(published: datetime | None, fetched: datetime | None) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
-from tasks.formats.dedup_index import BAND, TEXT
+from tasks.formats.dedup.dedup_index import BAND, TEXT
 from tasks.formats.mix import mix
 from tasks.stages.dedup.candidates import distinct, equal_links, pairs, shared_texts
 from tasks.stages.dedup.components import both_ways, labels_of, large_star, small_star
