@@ -11,9 +11,15 @@ from tasks.core.errors import StoreError, TransientError
 from tasks.core.stage import Output, scratch_of
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts.addresses import Addresses
 from tasks.stages.crawl.hosts.clocks import Clocks, Cooldown
-from tasks.stages.crawl.hosts.politeness import HOST_FAILURES, HostClock, Politeness, crawl_delay, retry_after
+from tasks.stages.crawl.hosts.politeness import (
+    HOST_FAILURES,
+    Addresses,
+    HostClock,
+    Politeness,
+    crawl_delay,
+    retry_after,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
@@ -148,7 +154,7 @@ def test_the_wait_for_an_address_is_no_answer_time_of_the_host():
 
 
 def test_the_room_for_clocks_of_addresses_is_bounded(monkeypatch):
-    monkeypatch.setattr("tasks.stages.crawl.hosts.addresses._FEW", 100)
+    monkeypatch.setattr("tasks.stages.crawl.hosts.politeness._FEW", 100)
     clocks = Addresses(0.001)
     for number in range(2000):
         clocks.begin(f"192.0.2.{number}")
