@@ -12,15 +12,16 @@ import traceback
 from pathlib import Path
 
 from tasks.core.errors import InputError, SluiceError
-from tasks.trainer import failure, parent_watch
+from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.parent_watch import end_with_parent
 
 CONFIGURATION_ERROR, STOPPED = 2, 143
 
 
 def main() -> int:
     """Runs this rank; returns its exit code."""
-    parent_watch.end_with_parent()
+    end_with_parent()
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file of a TrainSpec")
     rank = int(os.environ.get("RANK", "0"))

@@ -19,12 +19,13 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from tasks.trainer import parent_watch, preemption
+from tasks.trainer import preemption
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import preemption_here
 from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.gang import Gang
 from tasks.trainer.metrics import METRICS, last_step
+from tasks.trainer.parent_watch import end_with_parent
 
 MAX_RESTARTS = 5
 """How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""
@@ -46,7 +47,7 @@ ENVIRONMENT = {
 
 def main() -> int:
     """Runs all ranks of this node to the end; returns the exit code."""
-    parent_watch.end_with_parent()
+    end_with_parent()
     # torchrun installs its handlers when it starts the ranks; before that, as PID 1, SIGTERM would be ignored.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m tasks.trainer.agent")

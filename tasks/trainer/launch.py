@@ -26,12 +26,13 @@ from tasks.core.errors import (
     SupersededError,
     TransientError,
 )
-from tasks.trainer import failure, parent_watch
+from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import ranks_here
 from tasks.trainer.gang import Gang
 from tasks.trainer.layout import Layout
 from tasks.trainer.metrics import METRICS, MetricsTail
+from tasks.trainer.parent_watch import PARENT_PIPE
 
 log = logging.getLogger("sluice.train")
 
@@ -165,7 +166,7 @@ def _environment(gang: Gang | None) -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     around = gang.environment() if gang else {}
-    return {**ours, **around, parent_watch.PARENT_PIPE: "stdin", "PYTHONPATH": os.pathsep.join(path)}
+    return {**ours, **around, PARENT_PIPE: "stdin", "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextlib.contextmanager

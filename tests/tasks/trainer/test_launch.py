@@ -14,12 +14,13 @@ import pytest
 
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
-from tasks.trainer import checkpoint, failure, parent_watch
+from tasks.trainer import checkpoint, failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch import LOG, explain, train_local, training_command
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.parent_watch import PARENT_PIPE
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE
@@ -79,7 +80,7 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
 
 def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
-    command, environment = training_command(str(write(spec)), 1), {**os.environ, parent_watch.PARENT_PIPE: "stdin"}
+    command, environment = training_command(str(write(spec)), 1), {**os.environ, PARENT_PIPE: "stdin"}
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     until(lambda: steps_done(spec) > 2)
     ranks = trainers(spec)
