@@ -38,7 +38,7 @@ from tasks.core.commit import commit
 from tasks.core.groups import KIND
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
-from tasks.formats.document import DOCUMENT, REJECTED, document_id, marked
+from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, marked
 from tasks.stages.dedup.config import DedupConfig
 
 PER_PART = 10_000

@@ -31,7 +31,7 @@ from tasks.core.config import Config
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report, part_names
 from tasks.core.store import Store
-from tasks.formats.document import document_id
+from tasks.formats.documents.document import document_id
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import bpe
 from tasks.stages.tokens.config import TokenizerConfig

@@ -32,7 +32,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.document import document_id
+from tasks.formats.documents.document import document_id
 from tasks.formats.tokens.repeats import FREQUENT, KIND, LONGEST
 from tasks.formats.tokens.shard import parse_shard_name
 

@@ -4,7 +4,7 @@ A group is stored as `<recipe>/measured/<annotator>@<version>`:
 
     measured/<part>.parquet   `error` (null, or the exception of the annotator) and the annotator's struct column, with
                               the part names and the row order of the documents; a hash of their ids in the file's
-                              metadata identifies them (`tasks.formats.document.mark_of`)
+                              metadata identifies them (`tasks.formats.documents.document.mark_of`)
 
 The artifact `attributes` of a version has no columns. Its record names, as inputs of the roles `measured:<annotator>`
 and in the order of `[annotate] use`, the groups of the version, with fingerprint and content: its own, and those of

@@ -12,7 +12,7 @@ Shares are of an item's n-grams: the distinct ones, without those that are commo
 import pyarrow as pa
 
 from tasks.core.artifact import ArtifactFolder
-from tasks.formats.document import mark_of, same_mark
+from tasks.formats.documents.document import mark_of, same_mark
 
 KIND = "contamination"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""

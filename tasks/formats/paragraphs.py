@@ -13,7 +13,7 @@ document's text, end exclusive.
 import pyarrow as pa
 
 from tasks.core.artifact import ArtifactFolder
-from tasks.formats.document import mark_of, same_mark
+from tasks.formats.documents.document import mark_of, same_mark
 
 KIND = "paragraphs"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""

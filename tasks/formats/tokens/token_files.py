@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tasks.core import parquet
 from tasks.core.errors import InputError
-from tasks.formats.document import document_id
+from tasks.formats.documents.document import document_id
 from tasks.formats.external_files import SourceFile
 from tasks.formats.tokens.megatron import TokenFile
 

@@ -19,7 +19,7 @@ from tasks.core.part import POISON, Part, commit_part
 from tasks.filters.base import Annotator
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
-from tasks.formats.document import mark_of, marked, same_mark
+from tasks.formats.documents.document import mark_of, marked, same_mark
 from tasks.stages.annotate.config import AnnotateConfig
 
 _COLUMNS = ["id", "text", "source", "url"]

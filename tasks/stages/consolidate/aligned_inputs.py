@@ -22,7 +22,7 @@ from tasks.core.part import POISON
 from tasks.core.store import Store
 from tasks.formats.contamination import CONTAMINATED, found_in
 from tasks.formats.contamination import KIND as CONTAMINATION
-from tasks.formats.document import mark_of, same_mark, same_rows
+from tasks.formats.documents.document import mark_of, same_mark, same_rows
 from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.paragraphs import REPEATED, repeated_in
 from tasks.formats.tombstones import Tombstones

@@ -38,7 +38,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats import key_index
 from tasks.formats.contamination import CONTAMINATED
-from tasks.formats.document import DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
 from tasks.formats.paragraphs import REPEATED
 from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit, duplicates_page

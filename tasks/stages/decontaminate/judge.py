@@ -25,7 +25,7 @@ from tasks.core.pages import template
 from tasks.core.stage import Part
 from tasks.core.store import Store
 from tasks.formats.contamination import CONTAMINATED, FOUND, KIND, MATCH, MATCHES, SETS_FILE
-from tasks.formats.document import marked
+from tasks.formats.documents.document import marked
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
 

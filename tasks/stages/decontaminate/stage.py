@@ -32,7 +32,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.core.store import Store
-from tasks.formats.document import parts_of
+from tasks.formats.documents.document import parts_of
 from tasks.stages.decontaminate import index as evaluation_index
 from tasks.stages.decontaminate import judge
 from tasks.stages.decontaminate.config import DecontaminateConfig

@@ -38,7 +38,7 @@ from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.dedup.document_ids import row_ids_of
-from tasks.formats.document import mark_of, same_mark
+from tasks.formats.documents.document import mark_of, same_mark
 from tasks.formats.mix import mix
 from tasks.formats.returned import is_returned
 from tasks.formats.text import normalise

@@ -47,7 +47,7 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
-from tasks.formats.document import parts_of
+from tasks.formats.documents.document import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup.audit import alarm, audit_part, draw

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.formats.document import document_id
+from tasks.formats.documents.document import document_id
 from tasks.formats.text import hash64
 from tasks.stages.extract.layout import Unit
 from tasks.stages.extract.row import Row

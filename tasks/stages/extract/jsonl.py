@@ -34,7 +34,7 @@ class JsonLines:
         self._packed.close()
 
     def write(self, documents: Iterable[Mapping[str, object]]) -> None:
-        """Writes rows of tasks.formats.document.DOCUMENT.
+        """Writes rows of tasks.formats.documents.document.DOCUMENT.
 
         Times become ISO 8601 (UTC, milliseconds) or null, metadata a JSON object.
         """

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from tasks.formats.document import DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
 
 BUFFER_BYTES = 32 << 20
 """Bytes of text in memory, and in one row group of the part's file."""

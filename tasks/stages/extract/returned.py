@@ -15,7 +15,7 @@ from tasks.core.engine import Engine
 from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
 from tasks.formats.dedup.dedup_index import DedupIndex
-from tasks.formats.document import DOCUMENT, REJECTED
+from tasks.formats.documents.document import DOCUMENT, REJECTED
 from tasks.formats.returned import documents, forgotten, ids, part_name, returning
 from tasks.formats.tombstones import Tombstones
 

@@ -1,7 +1,7 @@
 """Stage extract: captures and local files -> documents.
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
-`documents/<part>.parquet` (tasks.formats.document.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
+`documents/<part>.parquet` (tasks.formats.documents.document.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
 url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
 with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.layout_tables).
 
@@ -19,8 +19,8 @@ The second pass extracts in a child process under limits (see `guard`): a page t
 quarantined, and the part continues.
 """
 
-import json
 import contextlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import index_of
-from tasks.formats.document import DOCUMENT, REJECTED, document_id
+from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id
 from tasks.formats.external_files import SourceFile
 from tasks.formats.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files

@@ -17,7 +17,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.document import marked
+from tasks.formats.documents.document import marked
 from tasks.formats.paragraphs import FOUND, KIND, REPEAT, REPEATED, REPEATS
 from tasks.stages.paragraphs.count import COUNTS
 

@@ -33,7 +33,7 @@ from tasks.core.engine import Engine
 from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
-from tasks.formats.document import parts_of
+from tasks.formats.documents.document import parts_of
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.count import COUNTS, FOLDER, TOP, count_part, most
 from tasks.stages.paragraphs.mark import EXAMPLE, TOP_FILE, mark_part

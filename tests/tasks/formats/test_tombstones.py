@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.store import Store
-from tasks.formats.document import document_id
+from tasks.formats.documents.document import document_id
 from tasks.formats.tombstones import Tombstones, in_force, read
 from tasks.formats.web.scope import Scope
 from tests.taken_down import take_down

@@ -9,8 +9,8 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.document import DOCUMENT
-from tasks.formats.document import REJECTED as NO_DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
+from tasks.formats.documents.document import REJECTED as NO_DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard_set import ShardSet

@@ -12,7 +12,7 @@ from tasks.core.groups import groups_of
 from tasks.filters.batch import READS, SPLITS, Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
-from tasks.formats.document import mark_of, same_mark
+from tasks.formats.documents.document import mark_of, same_mark
 from tasks.stages.annotate.config import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.tasks.stages.dedup.made import found_in

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.core.artifact import Artifact
-from tasks.formats.document import DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
 from tests.corpora import by_hand, kept_document
 
 _READ = pa.schema([DOCUMENT.field(name) for name in ("id", "url", "host", "source", "text")])

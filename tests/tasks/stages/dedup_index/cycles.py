@@ -11,7 +11,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import DedupIndex
-from tasks.formats.document import DOCUMENT as SCHEMA
+from tasks.formats.documents.document import DOCUMENT as SCHEMA
 from tasks.formats.packed_ids import unpack
 from tasks.formats.tombstones import DOCUMENT, FILE, Tombstone, Tombstones
 from tasks.formats.tombstones import write as write_tombstones

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
-from tasks.formats.document import document_id
+from tasks.formats.documents.document import document_id
 from tasks.formats.text import digest128
 from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
 from tasks.stages.dedup.config import DedupConfig

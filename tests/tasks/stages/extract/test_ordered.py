@@ -6,7 +6,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from tasks.formats.document import DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.extract import ordered
 from tasks.stages.extract.ordered import OrderedDocuments
 

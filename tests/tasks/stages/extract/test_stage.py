@@ -12,7 +12,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.document import DOCUMENT, document_id
+from tasks.formats.documents.document import DOCUMENT, document_id
 from tasks.stages.extract import stage
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.tasks.stages.extract.conftest import conversion

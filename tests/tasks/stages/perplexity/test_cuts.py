@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
-from tasks.formats.document import DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.perplexity.cuts import crawled
 from tasks.stages.perplexity.reference import CANDIDATE, different, drawn, lowest, ranks

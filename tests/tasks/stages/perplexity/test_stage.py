@@ -16,7 +16,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.filters.ngram.arpa import read_arpa
 from tasks.filters.ngram.loaded import load_artifact
-from tasks.formats.document import DOCUMENT
+from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.reference import draw, drawn, listing, units
 from tasks.stages.perplexity.stage import external
