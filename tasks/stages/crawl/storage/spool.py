@@ -17,8 +17,8 @@ from tasks.core.artifact import RECORD, FileEntry, PartRecord
 from tasks.core.errors import SluiceError, StoreError, TransientError
 from tasks.core.part import commit_part
 from tasks.core.stage import Output, scratch_of
+from tasks.stages.crawl.hosts.clocks import Wakeup
 from tasks.stages.crawl.storage.buffer import Buffer, Closed
-from tasks.stages.crawl.wakeup import Wakeup
 
 log = logging.getLogger("sluice.crawl")
 
