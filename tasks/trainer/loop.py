@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint, rollback
+from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
@@ -30,6 +30,7 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
+from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
 from tasks.trainer.saving import Saver
 from tasks.trainer.self_test import processor
 from tasks.trainer.shape import Shape
@@ -63,7 +64,7 @@ class Trainer:
         self.batches = open_data(spec)
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
-        self.passed: rollback.Passed = []
+        self.passed: Passed = []
         self.has_trained, self.pace = True, Pace(self.replica.timed)
         self.stop_requested = False
         self.logs: Logs | None = None
@@ -150,10 +151,10 @@ class Trainer:
         lr = learning_rate(self.run.optim, self.step, self.run.steps)
         parts = self.gradient.blanked(self.step, loader.microbatches(self.step))
         waited = time.perf_counter() - started
-        passed = rollback.is_passed(self.passed, self.step)
+        passed = is_passed(self.passed, self.step)
         found = self._nothing() if passed else self.gradient.of(self.step, parts, self.guard)
         loss, norm, count, stop = found
-        refused = self.guard.refusal(loss, norm) if count else rollback.PASSED_OVER if passed else REASON
+        refused = self.guard.refusal(loss, norm) if count else PASSED_OVER if passed else REASON
         self.has_trained = not refused
         self._name_slow_ranks()
         if refused:
@@ -203,14 +204,14 @@ class Trainer:
         saver.wait()
         root, first, until = self.out / "checkpoints", self.step - ROLL_BACK_AFTER, self.step
         committed = max((step for step in self.run.milestone_steps if step <= until), default=0)
-        found = rollback.rollback_target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
+        found = rollback_target(root, first, committed, self.passed) if self.ranks.rank == 0 else None
         state = json.loads(self.ranks.broadcast_text(json.dumps(found)))
         if not state:
             return
         self._load(root, state)
         self.passed.append((self.step, until))
         if self.ranks.local_rank == 0:
-            rollback.drop_after(root, self.step)
+            drop_after(root, self.step)
         self.ranks.barrier()
         if self.logs:
             self.logs = Logs.at(self.out, self.step)
