@@ -36,7 +36,7 @@ from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.counting import words
 from tasks.filters.pretrained import model_file
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 from tasks.stages.annotate.config import AnnotateConfig
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")

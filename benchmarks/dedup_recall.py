@@ -35,7 +35,7 @@ from tasks.core.commit import commit
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
-from tasks.formats.text import normalise
+from tasks.formats.documents.text import normalise
 from tasks.stages.dedup import stage
 from tasks.stages.dedup.config import DedupConfig
 

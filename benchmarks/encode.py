@@ -44,7 +44,7 @@ OPEN = """
 import sys, time
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.formats.text import words
+from tasks.formats.documents.text import words
 from tasks.stages.tokens.encoder import open_encoder
 
 words("ein Fünftel")  # builds its table of characters

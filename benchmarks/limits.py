@@ -31,8 +31,8 @@ from benchmarks.result import keep
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator, filter_of
+from tasks.formats.documents.text import clean
 from tasks.formats.pdf.document import read_pdf
-from tasks.formats.text import clean
 from tasks.run.recipe import find_recipe
 
 PROSE = ("books", "masc", "reviews", "speech", "web", "wiki")

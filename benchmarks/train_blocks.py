@@ -44,7 +44,7 @@ from benchmarks.gold_pages import (
     squeezed,
 )
 from benchmarks.result import keep
-from tasks.formats.text import clean, hash64
+from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import blocks_text, candidates
 from tasks.stages.extract.main_text import keep_posts, main_text

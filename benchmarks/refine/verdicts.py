@@ -13,7 +13,7 @@ from benchmarks.refine.ours import RULES
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator, filter_of
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 
 _BATCH = 4_000_000
 

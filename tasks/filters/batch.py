@@ -25,7 +25,7 @@ class Batch:
     """Texts of documents and their splits.
 
     Args:
-        texts: as `tasks.formats.text.clean` returns them.
+        texts: as `tasks.formats.documents.text.clean` returns them.
         sources: the source each belongs to; "web" where None.
         urls: their URLs; "" where None.
         languages: their languages where known (ISO 639-1 codes); "und" where None.

@@ -1,7 +1,7 @@
 """Occurrences of a word list in a document: slurs, obscenities or any other list.
 
 The annotator reads a file that the user supplies (Sluice ships none), one word or phrase per line, blank lines and
-lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.formats.text.words`, on
+lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.formats.documents.text.words`, on
 both sides: case is ignored, "don't" is two words, and in scripts without spaces every letter is one, so that an
 entry there is a run of letters. A word inside another word does not match.
 
@@ -34,7 +34,7 @@ class Entries:
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
-        from tasks.formats.text import words
+        from tasks.formats.documents.text import words
 
         self._words = words
         self._phrases = {tuple(words(entry)) for entry in entries}
@@ -65,7 +65,7 @@ class Entries:
 
 def read_entries(path: str) -> Entries:
     """Reads a list; raises InputError when it is missing, empty, or has a line without a word."""
-    from tasks.formats.text import words
+    from tasks.formats.documents.text import words
 
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from tasks.formats.text import digest128
+from tasks.formats.documents.text import digest128
 
 KIND = "chunks"
 """Kind of the artifact, and its folder with the chunks."""

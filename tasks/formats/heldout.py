@@ -3,7 +3,7 @@
 Of the same keys a larger share holds out all that a smaller one does.
 """
 
-from tasks.formats.text import hash64
+from tasks.formats.documents.text import hash64
 
 _RANGE = 2**64
 

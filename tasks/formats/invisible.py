@@ -65,7 +65,7 @@ _IGNORABLE = re.compile(
 
 
 def without(text: str, seen: str) -> str:
-    """Returns the text without the invisible characters that it does not need; U+FEFF is left to `tasks.formats.text`.
+    """Returns the text without the invisible characters that it does not need; U+FEFF is left to `tasks.formats.documents.text`.
 
     Args:
         text: any text.

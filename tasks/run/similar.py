@@ -25,7 +25,7 @@ from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS
 from tasks.formats.dedup.document_ids import row_of
-from tasks.formats.text import normalise
+from tasks.formats.documents.text import normalise
 from tasks.run.chain import Chain
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.signatures import band_keys, salted, shingle

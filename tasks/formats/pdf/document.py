@@ -34,7 +34,7 @@ class PdfText:
     """Text of a file.
 
     Attributes:
-        text: blocks with a blank line between them, as `tasks.formats.text.clean` gives it.
+        text: blocks with a blank line between them, as `tasks.formats.documents.text.clean` gives it.
         title: "" where neither the file nor its first page has one.
         pieces: where each block of `text` stands.
         pages: the score of each page.

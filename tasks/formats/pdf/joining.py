@@ -6,9 +6,9 @@ Pure functions.
 import re
 from collections.abc import Iterator, Sequence
 
+from tasks.formats.documents.text import clean
 from tasks.formats.layout import Piece
 from tasks.formats.pdf.paragraphs import END, Block
-from tasks.formats.text import clean
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")

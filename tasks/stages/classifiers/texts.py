@@ -19,8 +19,8 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.digest import sha256_of_file
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.formats.documents.text import clean, hash64, normalise
 from tasks.formats.external_files import SourceFile, find
-from tasks.formats.text import clean, hash64, normalise
 from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
 
 log = logging.getLogger("sluice.classifiers")

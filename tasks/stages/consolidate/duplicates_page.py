@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from tasks.core.pages import template
 from tasks.core.part import Part
+from tasks.formats.documents.text import normalise
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit, Side
-from tasks.formats.text import normalise
 from tasks.stages.consolidate.aligned_inputs import AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import KEPT

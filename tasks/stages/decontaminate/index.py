@@ -23,8 +23,8 @@ from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.core.stage import Part
 from tasks.core.store import Store
+from tasks.formats.documents.text import hash_words, ngrams, normalise
 from tasks.formats.external_files import SourceFile, find
-from tasks.formats.text import hash_words, ngrams, normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 
 _ROWS_AT_ONCE = 256

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats.text import hash64, hash_words, normalise
-from tasks.formats.text import ngrams as ngrams_of
+from tasks.formats.documents.text import hash64, hash_words, normalise
+from tasks.formats.documents.text import ngrams as ngrams_of
 from tasks.stages.decontaminate.index import NgramIndex
 
 HITS = pa.schema(

@@ -23,8 +23,8 @@ from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BANDS, TEXTS
 from tasks.formats.dedup.sorted_runs import Buckets
+from tasks.formats.documents.text import digest128
 from tasks.formats.mix import mix
-from tasks.formats.text import digest128
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.workspace import LINK, PAIR, ROW_ID, Workspace, packed, pair_key
 

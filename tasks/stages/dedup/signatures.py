@@ -18,8 +18,8 @@ permutation, then one minimum per text. From given shingles one core processes a
 
 Vectorised shingling: 64-bit hashes of the word n-grams of a batch of texts.
 
-Pure functions over arrays. Words are those of `tasks.formats.text.normalise`; two n-grams have the same hash exactly if
-`tasks.formats.text.shingles` gives them the same one, though its hash values differ: words are hashed here by a
+Pure functions over arrays. Words are those of `tasks.formats.documents.text.normalise`; two n-grams have the same hash exactly if
+`tasks.formats.documents.text.shingles` gives them the same one, though its hash values differ: words are hashed here by a
 polynomial over their bytes, computed for a batch of texts from one cumulative sum, without a Python object per word.
 One core processes 120 to 170 MB of text per second, against 10 to 20 over lists of words.
 """
@@ -39,9 +39,9 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.document import mark_of, same_mark
+from tasks.formats.documents.text import normalise
 from tasks.formats.mix import mix
 from tasks.formats.returned import is_returned
-from tasks.formats.text import normalise
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.candidates import text_key
 from tasks.stages.dedup.config import DedupConfig
@@ -238,7 +238,7 @@ def shingle(normalised: Sequence[str], size: int) -> tuple[NDArray[np.uint64], N
     """Hashes every n-gram of `size` words of every text; a shorter text is a single n-gram of all its words.
 
     Args:
-        normalised: results of `tasks.formats.text.normalise`: words separated by one space.
+        normalised: results of `tasks.formats.documents.text.normalise`: words separated by one space.
         size: words per n-gram, at least 1.
 
     Returns:

@@ -27,8 +27,8 @@ from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import part_of, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
+from tasks.formats.documents.text import normalise
 from tasks.formats.mix import mix
-from tasks.formats.text import normalise
 from tasks.stages.dedup.audit import write_around
 from tasks.stages.dedup.candidates import distinct
 from tasks.stages.dedup.components import both_ways

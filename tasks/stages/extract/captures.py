@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from fastwarc import WarcRecordType
 
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 from tasks.formats.warc.payload import Digest
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Record

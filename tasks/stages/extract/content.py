@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, with_source
 from tasks.formats.web.robots_tag import directives
@@ -70,7 +70,7 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     language = clean(sent.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
-    page = read_page(text, choices, source)
+    page = read_page(text, choices, source, sent.url)
     page_metadata = page.about
     if choices.honour_noindex and _noindex(page_metadata.robots, sent, names=False):
         raise Rejected("noindex")
@@ -81,6 +81,8 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
         published=page_metadata.published,
         canonical=absolute(page_metadata.canonical, page_metadata.base, sent.url),
         licence=page_metadata.licence,
+        author=page_metadata.author,
+        site=page_metadata.site,
     )
 
 

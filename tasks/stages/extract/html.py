@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from resiliparse.parse.html import HTMLTree
 
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 from tasks.stages.extract.bombs import refuse_bombs
 from tasks.stages.extract.careful import careful_text
 from tasks.stages.extract.choices import Choices
@@ -36,13 +36,16 @@ class Page:
     """Whether `text` is all visible text: by the setting, or because no main text was found."""
 
 
-def read_page(html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None) -> Page:
+def read_page(
+    html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None, url: str = ""
+) -> Page:
     """Extracts the text of a page, layout kept: paragraphs, line breaks, preformatted text.
 
     Args:
         html: the decoded page.
         config: `extractor`, `comments` and `min_main_share` are read; None stands for the defaults.
         source: the same page in UTF-8, if the caller has it: bytes are searched several times as fast.
+        url: of the page, which may state its date.
 
     Raises:
         Rejected: a page made to stall the parser; see `refuse_bombs`.
@@ -56,7 +59,7 @@ def read_page(html: str, config: Choices | ExtractConfig | None = None, source: 
         html = html.replace("\0", "")
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
-    about = read_about(tree)
+    about = read_about(tree, url)
     keep_posts(tree, source)
     text, whole = _text(html, tree, about.stated_title, config)
     return Page(clean(text), about, whole)

@@ -1,21 +1,22 @@
-"""Metadata of a page: title, language, date, canonical URL, licence and robots directives.
+"""Metadata of a page: title, author, site, language, date, canonical URL, licence and robots directives.
 
-Reads the parsed page. All fields come from markup (meta tags, JSON-LD, `<time>`, link relations, main headings), none
-from the text, so a field that the page does not state is empty.
+Reads the parsed page and its URL. Fields come from markup (meta tags, JSON-LD, `<time>`, link relations, main
+headings). Where markup gives no date or author, the URL and elements with the usual class names are read; the running
+text never is. A field that the page does not state is empty.
 """
 
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urljoin
 
 from resiliparse.parse.html import HTMLTree
 
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 from tasks.formats.web.url import MAX_CANONICAL_URL
 
 # Names under which pages give their date of publication, best first: Open Graph's article (ogp.me), schema.org,
@@ -26,13 +27,18 @@ _DATES = (
     *("citation_publication_date", "citation_date", "parsely-pub-date", "sailthru.date", "pubdate", "publishdate"),
     *("publish-date", "publication_date", "publish_date", "published_time", "article.published", "date"),
 )
+_AUTHORS = (
+    *("parsely-author", "sailthru.author", "author", "article:author", "og:article:author", "citation_author"),
+    *("dc.creator", "dcterms.creator", "byl"),
+)
 _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterms.rights", "dc.rights", "rights")
 # Two queries for all, each of one selector per element: each walks the tree once, and what it costs is selectors times
 # elements. An element of another name is passed over at once, whatever stands in `:is`.
 _HEAD = (
     'title, base[href], link:is([rel~="canonical" i], [rel~="license" i]), '
     'meta:is([http-equiv="content-language" i], [property*="publi" i], [name*="publi" i], [name*="dat" i], '
-    '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property="og:title" i])'
+    '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property="og:title" i], [property="og:site_name" i], [name*="author" i], '
+    '[property*="author" i], [name*="creator" i], [name="byl" i])'
 )
 # Anywhere in the page: a date by RDFa or microdata, h-entry (microformats.org) or the old `pubdate`; robots tags, which
 # browsers move into the body of a page whose head ends too early. Not every `time`: pages hold thousands that tell of
@@ -42,6 +48,17 @@ _ANYWHERE = (
     'a[href]:is([rel~="license" i], [href*="creativecommons.org/"]), '
     'time:is([pubdate], [itemprop~="datePublished"], [class~="dt-published"], [class~="entry-date"])'
 )
+# Read only where markup gives no date or author.
+_DATE_LIKE = (
+    ':is(time, span, p, div, li, small, td, abbr, em, i, b, a):is([class*="date" i], [class*="publi" i], '
+    '[itemprop*="date" i])'
+)
+_AUTHOR_LINK = 'a[rel~="author" i], [itemprop~="author" i]'
+_BYLINE = (
+    ':is(span, p, div, a, li, small, address, em, b, strong, h2, h3, h4):is([class~="author" i], [class*="byline" i], '
+    '[class*="author-name" i], [class*="author_name" i], [class*="-author" i], [class*="autor" i])'
+)
+_MAX_LIKELY = 20
 _COMMONS = re.compile(r"https?://(?:www\.)?creativecommons\.org/(?:licenses|publicdomain)/[a-z0-9./+-]+", re.I)
 
 _MAX_TITLE = 500
@@ -51,7 +68,9 @@ _SHORTEST_TITLE = 4
 _BEFORE_SITE = re.compile(r"(?<=\S)\s+(?:[|\-–—»«•·:/]+)\s+")
 _MAX_LANGUAGE = 35
 _MAX_LICENCE = 300
+_MAX_AUTHOR, _MAX_AUTHORS, _MAX_NAME_WORDS, _MAX_SITE = 80, 20, 8, 100
 _MAX_JSON = 1 << 20
+_READ_OF_JSON = ('"datePublished"', '"license"', '"author"')
 _MAX_OBJECTS = 1_000
 _MAX_ELEMENTS = 2_000
 _SPACE = re.compile(r"\s+")
@@ -59,6 +78,50 @@ _SPACE = re.compile(r"\s+")
 _PLAIN_ADDRESS = re.compile(r"https?://[a-z0-9.-]+/[A-Za-z0-9._~/-]*")
 # Date of the first web page. Earlier dates are those of works that a page shows, or of a clock that was never set.
 _FIRST_PAGE = datetime(1991, 8, 6, tzinfo=UTC)
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        (
+            "january januar jänner janvier enero gennaio januari janeiro jan ene gen janv января stycznia",
+            "february februar feber février febrero febbraio februari fevereiro feb févr fév fev февраля lutego",
+            "march märz maerz mars marzo maart março mar mär mrz марта marca",
+            "april avril abril aprile apr avr abr апреля kwietnia",
+            "may mai mayo maggio mei maio mag мая maja",
+            "june juni juin junio giugno junho jun giu июня czerwca",
+            "july juli juillet julio luglio julho jul juil lug июля lipca",
+            "august août agosto augustus aug ago августа sierpnia",
+            "september septembre septiembre settembre setembro sep sept set сентября września",
+            "october oktober octobre octubre ottobre outubro oct okt ott out октября października",
+            "november novembre noviembre novembro nov ноября listopada",
+            "december dezember décembre diciembre dicembre dezembro dec dez déc dic декабря grudnia",
+        ),
+        1,
+    )
+    for name in names.split()
+}
+# 2019-11-20, 20.11.2019, "20. November 2019", "20 de noviembre de 2019", "November 20th, 2019". Not 11/12/2019.
+_WRITTEN = re.compile(
+    r"(?<!\d)(?:(?P<y>\d{4})[-/.](?P<m>\d\d?)[-/.](?P<d>\d\d?)"
+    r"|(?P<d1>\d\d?)\.\s?(?P<m1>\d\d?)\.\s?(?P<y1>\d{4})"
+    r"|(?P<d2>\d\d?)(?:st|nd|rd|th|er|º)?\.?\s(?:de\s)?(?P<m2>[^\W\d]{3,12})\.?,?\s(?:de\s)?(?P<y2>\d{4})"
+    r"|(?P<m3>[^\W\d]{3,12})\.?\s(?P<d3>\d\d?)(?:st|nd|rd|th)?,?\s(?P<y3>\d{4}))(?!\d)"
+)
+_IN_ADDRESS = re.compile(
+    r"/(?P<y>(?:19|20)\d\d)([/-])(?P<m>\d\d?)\2(?P<d>\d\d?)(?=[/-]|$)|/(?P<y1>(?:19|20)\d\d)-(?P<m1>\d\d)/(?P<d1>\d\d)/"
+    r"|[/_-](?P<y2>(?:19|20)\d\d)(?P<m2>\d\d)(?P<d2>\d\d)(?=[/_-])"
+)
+_LONGEST_DATE = 200  # characters in which a date is looked for
+# "Text und Fotos: ", "Written by ", "Von ".
+_BY = re.compile(
+    r"(?:(?:text|photos?|fotos?)\s*(?:and|und|&|,)?\s*)*(?:(?:written|posted|published|geschrieben|veröffentlicht)\s*)?"
+    r"(?:by|von|vom|par|por|door|av|di|authors?|autore?|autorin|auteur|text)\b\s*:?\s*(?=\S)",
+    re.I,
+)
+# What follows a name: a separator, or the date.
+_BEHIND_NAME = re.compile(r"\s*(?:[|•·–—]|\s-\s|,?\s(?:am|on|vom|le|el)\s|\b\d\d?[. ]|\bfollow\b).*$", re.I)
+_NO_NAME = re.compile(r"(?:https?:|/|@).*|\S+\.(?:[a-z]{2,3}|info)", re.I)
+_NOBODY = frozenset(("admin", "administrator", "name", "autor", "author", "unknown", "editor", "webmaster"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +132,8 @@ class About:
         title: the heading that the title element repeats, the only main heading, Open Graph's title, or the title
             element without the site's name; at most 500 characters.
         stated_title: the title element, at most 500 characters.
+        author: names, "; " between them, at most 20 of 80 characters; not the name of the site.
+        site: name of the site by Open Graph, at most 100 characters.
         language: the language of the page as written ("en-GB"), by the root element or a meta tag.
         published: date of publication; a time without zone counts as UTC.
         canonical: canonical URL as written; see `absolute`.
@@ -79,6 +144,8 @@ class About:
 
     title: str = ""
     stated_title: str = ""
+    author: str = ""
+    site: str = ""
     language: str = ""
     published: datetime | None = None
     canonical: str = ""
@@ -87,19 +154,22 @@ class About:
     robots: tuple[str, ...] = ()
 
 
-def read_about(tree: HTMLTree) -> About:
-    """Returns the metadata of a page."""
+def read_about(tree: HTMLTree, url: str = "") -> About:
+    """Returns the metadata of a page at `url`."""
     document = tree.document
     if document is None:
         return About()
     root, head, body = document.first_element_child, _Head(tree), _Anywhere(document)
     objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
     stated = _line(head.title, _MAX_TITLE)
+    site = _line(head.metas.get("og:site_name", ""), _MAX_SITE)
     return About(
         title=_title(stated, body.headings, _line(head.metas.get("og:title", ""), _MAX_TITLE)),
         stated_title=stated,
+        author=_author(document, head, objects, site),
+        site=site,
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
-        published=_published(head, objects, body.times),
+        published=_published(head, objects, body.times) or _likely_date(document, url),
         canonical=head.links.get("canonical", ""),
         base=head.base,
         licence=_licence(head, objects, body.licences),
@@ -113,6 +183,7 @@ class _Head:
     def __init__(self, tree: HTMLTree) -> None:
         self.title = self.base = ""
         self.metas: dict[str, str] = {}
+        self.authors: dict[str, list[str]] = {}
         self.links: dict[str, str] = {}
         # A slice, because an iteration over what resiliparse 2.0.0 found takes 40 times as long.
         head = tree.head
@@ -120,7 +191,10 @@ class _Head:
             tag = element.tag
             if tag == "meta":
                 name = next(filter(None, map(element.getattr, ("property", "name", "itemprop", "http-equiv"))), "")
-                self.metas.setdefault(name.lower(), element.getattr("content") or "")
+                name, content = name.lower(), element.getattr("content") or ""
+                self.metas.setdefault(name, content)
+                if name in _AUTHORS:
+                    self.authors.setdefault(name, []).append(content)
             elif tag == "link":
                 relation = "canonical" if "canonical" in (element.getattr("rel") or "").lower().split() else "license"
                 self.links.setdefault(relation, (element.getattr("href") or "").strip())
@@ -211,6 +285,90 @@ def _published(head: _Head, objects: list[dict[str, Any]], times: list[str]) -> 
     return next(filter(None, map(moment, [*written, *times])), None)
 
 
+def _likely_date(document: Any, url: str) -> datetime | None:
+    """Returns the date of the first `time` element if it shows one, of the URL, or of the first element named after a date."""
+    found = None
+    if (element := document.query_selector("time[datetime]")) is not None:
+        stated, shown = element.getattr("datetime") or "", element.text or ""
+        if not shown.strip() or any(letter.isdecimal() for letter in shown[:_LONGEST_DATE]):
+            found = moment(stated) or moment(stated[:10]) or day_in(stated) or day_in(shown)
+    found = found or _day(_IN_ADDRESS.search(url.partition("://")[2]))
+    if found is None:
+        likely = document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]
+        found = next(filter(None, (day_in(element.text or "") for element in likely)), None)
+    return found
+
+
+def day_in(text: str) -> datetime | None:
+    """Returns the first date in a text that cannot be read in two ways; None without one and for any before the web.
+
+    >>> day_in("Von Eva Roth am 3. März 2021, 14 Uhr").date().isoformat()
+    '2021-03-03'
+    >>> day_in("11/12/2019")
+    """
+    found = map(_day, _WRITTEN.finditer(text[:_LONGEST_DATE]))
+    return next(filter(None, found), None)
+
+
+def _day(found: re.Match[str] | None) -> datetime | None:
+    if found is None:
+        return None
+    parts = {name[0]: value for name, value in found.groupdict().items() if value}
+    month = parts["m"]
+    try:
+        read = date(
+            int(parts["y"]), int(month) if month.isdecimal() else _MONTHS.get(month.lower(), 0), int(parts["d"])
+        )
+    except ValueError:
+        return None
+    moment_of = datetime(read.year, read.month, read.day, tzinfo=UTC)
+    return moment_of if moment_of >= _FIRST_PAGE else None
+
+
+def _author(document: Any, head: _Head, objects: list[dict[str, Any]], site: str) -> str:
+    by_id = {node["@id"]: node for node in objects if isinstance(node.get("@id"), str)}
+    for written in (
+        *(_names(node["author"], by_id) for node in objects if "author" in node),
+        *(head.authors[name] for name in _AUTHORS if name in head.authors),
+    ):
+        found = _people(written, site)
+        if found:
+            return "; ".join(found)
+    for selector in (_AUTHOR_LINK, _BYLINE):
+        likely = document.query_selector_all(selector)[:_MAX_LIKELY]
+        found = _people([element.text or "" for element in likely], site)
+        if found:
+            return found[0]
+    return ""
+
+
+def _people(written: list[str], site: str) -> list[str]:
+    names = dict.fromkeys(filter(None, map(_person, written[:_MAX_AUTHORS])))
+    return [name for name in names if name.casefold() != site.casefold()]
+
+
+def _person(text: str) -> str:
+    """Returns the name in a byline; "" for what looks like none."""
+    line = _line(text[: 4 * _MAX_TITLE], _MAX_TITLE)
+    by = _BY.match(line)
+    name = _BEHIND_NAME.sub("", line[by.end() :] if by else line).strip(" ,:|-–—")
+    if len(name) > _MAX_AUTHOR or len(name.split()) > _MAX_NAME_WORDS:
+        return ""
+    return "" if _NO_NAME.fullmatch(name) or name.casefold() in _NOBODY else name
+
+
+def _names(author: Any, by_id: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns the names of JSON-LD's `author`: a name, an object, a reference to one, or a list of these."""
+    found = []
+    for one in (author if isinstance(author, list) else [author])[:_MAX_AUTHORS]:
+        if isinstance(one, dict):
+            name = one.get("name")
+            one = name if name is not None else by_id.get(str(one.get("@id")), {}).get("name")
+        if isinstance(one, str):
+            found.append(one)
+    return found
+
+
 def _licence(head: _Head, objects: list[dict[str, Any]], links: list[tuple[bool, str]]) -> str:
     written = [head.links.get("license", ""), *(href for named, href in links if named)]
     written += [value for node in objects if isinstance(value := node.get("license"), str)]
@@ -222,7 +380,7 @@ def _licence(head: _Head, objects: list[dict[str, Any]], links: list[tuple[bool,
 def _objects(scripts: list[str]) -> Iterator[dict[str, Any]]:
     """Yields the top-level objects of a page's JSON-LD, its lists and graphs; nested ones describe other things."""
     for text in scripts:
-        if len(text) > _MAX_JSON or not ('"datePublished"' in text or '"license"' in text):
+        if len(text) > _MAX_JSON or not any(name in text for name in _READ_OF_JSON):
             continue
         try:
             waiting = [json.loads(text, strict=False)]

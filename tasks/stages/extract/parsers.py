@@ -116,7 +116,7 @@ def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
 
 def _checked(content: Content) -> Content:
     """Returns what a parser has found as documents are stored; raises TypeError where it is of other types."""
-    from tasks.formats.text import clean
+    from tasks.formats.documents.text import clean
 
     if not isinstance(content, Content):
         raise TypeError(f"a parser returns Content, and this one {type(content).__name__}")
@@ -128,7 +128,7 @@ def _checked(content: Content) -> Content:
     texts = ("text", "title", "language_hint", "canonical", "licence")
     cleaned = {field: clean(getattr(content, field)) for field in texts}
     if content.layout and cleaned["text"] != content.text:
-        raise ValueError("a parser that gives a layout gives its text as tasks.formats.text.clean returns it")
+        raise ValueError("a parser that gives a layout gives its text as tasks.formats.documents.text.clean returns it")
     return Content(published=published, layout=content.layout, pages=content.pages, **cleaned)
 
 

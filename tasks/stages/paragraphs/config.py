@@ -8,7 +8,7 @@ from tasks.core.config import Config
 class ParagraphsConfig(Config):
     """Whether repeated paragraphs are looked for, and from when on a paragraph counts as repeated.
 
-    A paragraph is a line of text. Two are equal if their words are (`tasks.formats.text.normalise`: no case,
+    A paragraph is a line of text. Two are equal if their words are (`tasks.formats.documents.text.normalise`: no case,
     punctuation or layout). The first text with a repeated paragraph, by (fetched_at, id), keeps it: everywhere else it
     counts as repeated.
     """

@@ -19,8 +19,8 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.formats import packed_ids
 from tasks.formats.dedup import sorted_runs
+from tasks.formats.documents.text import hash64, normalise
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.text import hash64, normalise
 from tasks.formats.web.domain import domain_of
 
 PLACES = pa.schema(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.filters.ngram.words import split
+from tasks.formats.documents.text import clean, hash64
 from tasks.formats.external_files import SourceFile, find
-from tasks.formats.text import clean, hash64
 from tasks.formats.web.charset import decode
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID

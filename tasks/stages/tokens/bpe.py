@@ -27,7 +27,7 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.text import hash64
+from tasks.formats.documents.text import hash64
 from tasks.formats.tokens.labels import label
 from tasks.stages.tokens import fertility, token_import
 from tasks.stages.tokens.config import TokenizerConfig

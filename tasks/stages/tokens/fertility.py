@@ -1,13 +1,13 @@
 """Fertility: tokens per word and bytes per token, by language and by source.
 
-Words are those of `tasks.formats.text.words`; in languages that write no space between them the bytes say more.
+Words are those of `tasks.formats.documents.text.words`; in languages that write no space between them the bytes say more.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tasks.formats.text import words
+from tasks.formats.documents.text import words
 
 FERTILITY = "fertility.json"
 """File with the content of `table`."""

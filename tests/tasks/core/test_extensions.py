@@ -287,7 +287,7 @@ def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str,
     [
         ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): mend or uninstall it'),
         ("tasks.filters.c4:C4", r"toys 1\.0 names tasks\.filters\.c4:C4, no module: name the module alone"),
-        ("tasks.formats.text", '"mine" is no filter'),
+        ("tasks.formats.documents.text", '"mine" is no filter'),
         ("tests.tasks.core.test_extensions", '"mine" is no filter'),
     ],
 )

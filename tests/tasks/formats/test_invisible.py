@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.invisible, by way of tasks.formats.text: what no reader sees goes, except where it changes
+"""Contract of tasks.formats.invisible, by way of tasks.formats.documents.text: what no reader sees goes, except where it changes
 what is seen."""
 
 import sys
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.text import clean, normalise
+from tasks.formats.documents.text import clean, normalise
 
 # Unicode's Default_Ignorable_Code_Point, as DerivedCoreProperties.txt (version 16) lists it.
 IGNORABLE = [

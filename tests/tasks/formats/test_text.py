@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.text: the same split, form and hash everywhere."""
+"""Contract of tasks.formats.documents.text: the same split, form and hash everywhere."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats import text
+from tasks.formats.documents import text
 
 
 def test_clean_unifies_line_ends_and_drops_control_characters() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.text import shingles
+from tasks.formats.documents.text import shingles
 from tasks.run.shell import main
 from tasks.run.similar import render, similar
 from tasks.stages.dedup.config import DedupConfig

@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.contamination import CONTAMINATED, KIND
-from tasks.formats.text import normalise
+from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate.scan import word_places
 from tests.conftest import run_stage_in

@@ -15,7 +15,7 @@ from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import DOCUMENT, document_id, marked
-from tasks.formats.text import digest128
+from tasks.formats.documents.text import digest128
 
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
 FAILS = "gopher_repetition"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.formats.text import normalise
+from tasks.formats.documents.text import normalise
 from tasks.stages.dedup.config import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of

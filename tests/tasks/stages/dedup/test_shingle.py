@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats import text
+from tasks.formats.documents import text
 from tasks.stages.dedup import signatures as module
 from tasks.stages.dedup.candidates import text_key
 from tasks.stages.dedup.signatures import batches, shingle

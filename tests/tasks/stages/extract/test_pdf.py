@@ -12,7 +12,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.text import clean
+from tasks.formats.documents.text import clean
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.extract.made_pdf import IMAGE, SCANNED, image, lines, pdf, show
 from tests.tasks.stages.extract.test_stage import documents, rejected
