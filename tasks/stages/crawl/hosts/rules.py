@@ -21,9 +21,19 @@ from tasks.formats.robots.lines import MAX_BYTES, beginning
 from tasks.formats.robots.tdmrep import TDMREP, Reservations
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, origin_of
-from tasks.stages.crawl.hosts.memory import Entry, Memory, packed, unpacked
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, crawl_delay
-from tasks.stages.crawl.hosts.sitefile import LIFE_S, MAX_REDIRECTS, UNUSABLE, Later, SiteFiles, Unavailable
+from tasks.stages.crawl.hosts.sitefile import (
+    LIFE_S,
+    MAX_REDIRECTS,
+    UNUSABLE,
+    Entry,
+    Later,
+    Memory,
+    SiteFiles,
+    Unavailable,
+    packed,
+    unpacked,
+)
 from tasks.stages.crawl.http.client import Client
 
 log = logging.getLogger("sluice.crawl")
