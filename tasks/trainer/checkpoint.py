@@ -18,7 +18,7 @@ from typing import Any
 from tasks.core.config import canonical_json, sha256_of_json
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError, TransientError
-from tasks.trainer import tensor_files
+from tasks.trainer.tensor_files import tensors_in, write_whole
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 NAME = re.compile(r"step-(\d{8})")
@@ -112,9 +112,9 @@ def merge(folder: Path, target: Path) -> Path:
     written = unfinished(target, state["step"])
     begin(written)
     for file, shards in ((MODEL, SHARD_OF_MODEL), (OPTIMIZER, SHARD_OF_OPTIMIZER)):
-        tensors = tensor_files.tensors_in([path for path in sorted(folder.iterdir()) if shards.fullmatch(path.name)])
+        tensors = tensors_in([path for path in sorted(folder.iterdir()) if shards.fullmatch(path.name)])
         with (written / file).open("wb") as output:
-            tensor_files.write_whole(tensors, output)
+            write_whole(tensors, output)
         recorded[file] = sha256_of_file(written / file)
     return commit(written, state["step"], state, recorded)
 
