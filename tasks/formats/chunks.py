@@ -22,7 +22,7 @@ BOX = pa.struct(
         *(pa.field(name, pa.float32(), nullable=False) for name in ("x0", "y0", "x1", "y1")),
     ]
 )
-"""A box of `tasks.formats.layout`, in points from the upper left corner of its page."""
+"""A box of `tasks.formats.documents.layout`, in points from the upper left corner of its page."""
 
 _PLACE = [
     pa.field("id", pa.string(), nullable=False),  # see chunk_id

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.formats.layout import Piece
+from tasks.formats.documents.layout import Piece
 
 LAYOUT = pa.schema(
     [

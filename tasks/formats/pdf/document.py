@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.formats.layout import PageScore, Piece
+from tasks.formats.documents.layout import PageScore, Piece
 from tasks.formats.pdf.characters import RawPage
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import health

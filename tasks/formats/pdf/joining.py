@@ -6,8 +6,8 @@ Pure functions.
 import re
 from collections.abc import Iterator, Sequence
 
+from tasks.formats.documents.layout import Piece
 from tasks.formats.documents.text import clean
-from tasks.formats.layout import Piece
 from tasks.formats.pdf.paragraphs import END, Block
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from tasks.formats.layout import Box
+from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED
 from tasks.formats.pdf.lines import Line
 from tasks.formats.pdf.listings import listed, listing_runs

@@ -6,7 +6,7 @@ lines from left to right if the page is turned a quarter anticlockwise: the righ
 
 from collections.abc import Mapping, Sequence
 
-from tasks.formats.layout import Box
+from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import Char, Face, RawPage
 
 _ENOUGH = 10

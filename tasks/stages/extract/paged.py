@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.stage import Part
-from tasks.formats.layout import PageScore
+from tasks.formats.documents.layout import PageScore
 from tasks.formats.layout_tables import LAYOUT, PAGES, layout_row
 from tasks.stages.extract.guard import Outcome
 from tasks.stages.extract.row import Content, Poison, Row

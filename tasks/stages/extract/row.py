@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from tasks.formats.layout import PageScore, Piece
+from tasks.formats.documents.layout import PageScore, Piece
 
 
 class Rejected(Exception):
@@ -47,7 +47,9 @@ class Content:
         language_hint: the language that the page or its server names.
         published: when the page says that it was published, in UTC.
         canonical: the address that the page calls its own, absolute.
-        licence: the address or the words of the licence that the page names.
+        licence: URL or text of the licence that the page names.
+        author: names of the authors, "; " between them.
+        site: name of the site.
         layout: where the blocks of a paged file stand in `text`.
         pages: scores of the pages of such a file.
     """
@@ -58,6 +60,8 @@ class Content:
     published: datetime | None = None
     canonical: str = ""
     licence: str = ""
+    author: str = ""
+    site: str = ""
     layout: tuple[Piece, ...] = ()
     pages: tuple[PageScore, ...] = ()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.formats.layout import Box
+from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.document import PdfText, read_pdf
 from tasks.formats.pdf.reader import Limits, opened, pages
 from tests.tasks.stages.extract.made_pdf import A4, ANY, Letters, pdf, show
