@@ -37,9 +37,6 @@ from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.duplicate_audit import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
 from tasks.formats.packed_ids import unpack
 from tasks.formats.web.domain import domain_of
-from tasks.stages.dedup import audit
-from tasks.stages.dedup.duplicates import SOURCES_FOLDER
-from tasks.stages.dedup.keepers import CLUSTER_SIZES
 from tasks.stages.dedup.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -183,17 +180,17 @@ def audit_part(
         return (parquet.read(work.own.local(path)) for path in paths)
 
     names = work.names()
-    domains = audit.add_domains(tables(f"{audit.DOMAINS_FOLDER}/{name}.parquet" for name in names))
-    audit.write_table(part, DOMAINS_FILE, domains)
+    domains = add_domains(tables(f"{DOMAINS_FOLDER}/{name}.parquet" for name in names))
+    write_table(part, DOMAINS_FILE, domains)
     below, above = (
         _side(work, compared.beside(name) if compared else None, counts[f"pairs_just_{name}"])
-        for name in (audit.BELOW, audit.ABOVE)
+        for name in (BELOW, ABOVE)
     )
     found = DuplicateAudit(
         jaccard=work.config.jaccard,
-        width=audit.WIDTH,
+        width=WIDTH,
         sizes=_sizes(tables(pairs.beside(CLUSTER_SIZES).paths("parquet"))),
-        largest=_largest(tables(pairs.beside(audit.LARGEST_FOLDER).paths("parquet"))),
+        largest=_largest(tables(pairs.beside(LARGEST_FOLDER).paths("parquet"))),
         below=below,
         above=above,
         sources=source_losses(tables(f"{SOURCES_FOLDER}/{name}.parquet" for name in names)),
@@ -234,7 +231,7 @@ def _largest(tables: Iterable[pa.Table]) -> tuple[Cluster, ...]:
     kept: list[Cluster] = []
     for table in tables:
         kept += [Cluster(**row) for row in table.to_pylist()]
-        kept = sorted(kept, key=lambda one: (-one.documents, one.cluster))[: audit.CLUSTERS]
+        kept = sorted(kept, key=lambda one: (-one.documents, one.cluster))[:CLUSTERS]
     return tuple(kept)
 
 
@@ -246,11 +243,9 @@ def _side(work: Workspace, runs: Buckets | None, pairs: int) -> Side:
         runs: of SAMPLED; None where no pair was compared.
         pairs: how many there are in all.
     """
-    sampled = np.empty(0, audit.SAMPLED)
+    sampled = np.empty(0, SAMPLED)
     for path in runs.paths() if runs else ():
-        sampled = audit.smallest(
-            np.concatenate([sampled, sorted_runs.read_range(work.own, [path], audit.SAMPLED, 0, 1 << 64)])
-        )
+        sampled = smallest(np.concatenate([sampled, sorted_runs.read_range(work.own, [path], SAMPLED, 0, 1 << 64)]))
     row_ids = np.unique(np.concatenate([sampled["left"], sampled["right"]]))
     named = dict(zip(row_ids.tolist(), _named(work, row_ids), strict=True))
     shown = []

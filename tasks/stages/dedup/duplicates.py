@@ -55,7 +55,6 @@ SOURCES = pa.schema(
         pa.field("duplicates", pa.int64(), nullable=False),
     ]
 )
-SOURCES_FOLDER = "sources"
 
 
 def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:
@@ -68,7 +67,7 @@ def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, par
         part.metric(f"{kind}_duplicates", int((found["kind"] == KINDS.index(kind)).sum()))
     part.table("duplicates", table)
     duplicate = table.column("duplicate_of").is_valid()
-    with part.file(f"{SOURCES_FOLDER}/{part.name}.parquet") as file:
+    with part.file(f"{audit.SOURCES_FOLDER}/{part.name}.parquet") as file:
         pq.write_table(_sources(documents.column("source"), duplicate), file)
     domains = audit.count_domains(documents.column("host"), documents.column("source"), duplicate)
     audit.write_table(part, f"{audit.DOMAINS_FOLDER}/{part.name}.parquet", domains)

@@ -37,7 +37,7 @@ PAIRS = pa.schema(
     ]
 )
 SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clusters", pa.int64(), nullable=False)])
-VERDICTS, CLUSTER_SIZES = "verdicts", "sizes"
+VERDICTS = "verdicts"
 OF_CYCLE = "of_cycle/"
 """Metrics: duplicates of documents of the version with that number in the index."""
 
@@ -74,7 +74,7 @@ def keepers_part(work: Workspace, clusters: Buckets, made: Buckets, part: Part, 
     largest = audit.largest_clusters(members.ids, members.label, members.text, members.again)
     audit.write_table(part, made.beside(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
     size, count = np.unique(sizes, return_counts=True)
-    with part.file(made.beside(CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
+    with part.file(made.beside(audit.CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
         pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)
 
 
