@@ -31,8 +31,7 @@ from tasks.formats.web.domain import Link, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import host_and_port
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
-from tasks.stages.crawl.http.address import refusal
-from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.http.address import Grants, refusal
 
 REJECTED = pa.schema(
     [

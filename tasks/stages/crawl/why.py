@@ -16,8 +16,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import is_trap
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.facts import Facts, Sources
-from tasks.stages.crawl.http.address import refusal
-from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage import crawldb

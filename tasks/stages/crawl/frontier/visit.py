@@ -17,9 +17,8 @@ from tasks.stages.crawl.frontier.scheduler import Visit
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules
-from tasks.stages.crawl.http.address import refusal
+from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
-from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept

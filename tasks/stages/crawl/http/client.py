@@ -18,13 +18,20 @@ from tasks.formats.warc.payload import payload_digest
 from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.web.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.address import PRIVATE, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.stages.crawl.http.address import (
+    PRIVATE,
+    Grants,
+    GuardedResolver,
+    RefusedAddressError,
+    Resolver,
+    is_address,
+    refusal,
+)
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.connection import NoConnectionError, Pool, port_of
 from tasks.stages.crawl.http.dial import LookUpError
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.http.files import Files, files_for
-from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolError, Response, Truncated, Wanted
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
 

@@ -11,11 +11,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from tasks.formats.web.url import host_and_port, origin_of
-from tasks.stages.crawl.http.address import RefusedAddressError, Resolver, is_address, reachable
+from tasks.stages.crawl.http.address import Grants, Network, RefusedAddressError, Resolver, is_address, reachable
 from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.dial import LookUpError, dialled
 from tasks.stages.crawl.http.files import KEPT, Files
-from tasks.stages.crawl.http.grants import Grants, Network
 from tasks.stages.crawl.http.response import ProtocolError, Response
 from tasks.stages.crawl.http.room import Room
 

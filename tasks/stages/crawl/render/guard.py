@@ -6,8 +6,7 @@ import socket
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import is_loopback
-from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
-from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.http.address import Grants, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 
 _LOOKUP_S = 10.0

@@ -23,9 +23,9 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import HostRules
+from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
-from tasks.stages.crawl.http.grants import Grants
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.render.guard import Guard

@@ -4,8 +4,7 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from tasks.stages.crawl.http.address import RefusedAddressError
-from tasks.stages.crawl.http.grants import Grants
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.render.guard import Guard
 
