@@ -23,12 +23,13 @@ from tasks.core import parquet
 from tasks.core.stage import Output
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.bpb import document_bits, use_threads
-from tasks.trainer.evaluation import paired, task_metrics
+from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import score_task
 from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 
@@ -179,7 +180,7 @@ def _of_source(source: str, first: pa.Table, second: pa.Table) -> Compared:
 def _of_task(
     task: TaskConfig, parameters: int, first: Mapping[str, Sequence[Any]], second: Mapping[str, Sequence[Any]]
 ) -> Compared:
-    metric = task_metrics.decisive(task.kind, parameters)
+    metric = decisive(task.kind, parameters)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     apart = [sign * (after - before) for before, after in zip(first[metric], second[metric], strict=True)]
     values = fmean(first[metric]), fmean(second[metric])

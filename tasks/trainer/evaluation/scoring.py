@@ -16,9 +16,10 @@ import pyarrow as pa
 from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
-from tasks.trainer.evaluation import items, task_metrics
+from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.items import Item
 from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.evaluation.task_metrics import METRICS, of_choices, of_cloze, of_text, summary
 from tasks.trainer.likelihood import Request, Scorer
 
 FOLDER = "tasks"
@@ -57,7 +58,7 @@ def score_tasks(
         scorer = lru_cache(1)(partial(load, step))
         for task in tasks:
             scores = score_task(task, f"{step:08d}", scorer, output)
-            metrics = task_metrics.summary(task.kind, scores)
+            metrics = summary(task.kind, scores)
             about = {"task": task.name, "kind": task.kind, "step": step, "shots": task.shots}
             found.append({**about, "items": len(scores["item"]), "metrics": metrics})
     return found
@@ -88,7 +89,7 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
                 _write(part, task, some, scored)
         done += len(some)
     output.progress(total, total, f"{task.name}, {label}")
-    wanted = ["item", *task_metrics.METRICS[task.kind]]
+    wanted = ["item", *METRICS[task.kind]]
     paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
     table = pa.concat_tables([parquet.read(output.store.local(path), wanted) for path in paths])
     return {name: table.column(name).to_pylist() for name in wanted}
@@ -110,13 +111,13 @@ def _scored(task: TaskConfig, scorer: Scorer, some: Sequence[Item]) -> list[Scor
         return _choices(scorer, some, [_requests(task, scorer, item, item.answers) for item in some])
     found = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in some])
     if task.kind == "cloze":
-        return [Scored(task_metrics.of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
+        return [Scored(of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
     try:
         texts = scorer.greedy([item.prompt for item in some], task.max_new_tokens, task.stop)
     except InputError as error:
         raise InputError(f'the task "{task.name}": {error.cause}', error.remedy) from None
     return [
-        Scored(task_metrics.of_text(task, item, one, text), [one.log_p], text)
+        Scored(of_text(task, item, one, text), [one.log_p], text)
         for item, one, text in zip(some, found, texts, strict=True)
     ]
 
@@ -133,13 +134,13 @@ def _choices(scorer: Scorer, some: Sequence[Item], requests: Sequence[Sequence[R
     scored = []
     for item in some:
         mine = list(islice(found, len(item.answers)))
-        scored.append(Scored(task_metrics.of_choices(item, mine), [one.log_p for one in mine]))
+        scored.append(Scored(of_choices(item, mine), [one.log_p for one in mine]))
     return scored
 
 
 def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[Scored]) -> None:
     columns: dict[str, Any] = {"item": [item.id for item in some]}
-    columns |= {name: [one.metrics[name] for one in scored] for name in task_metrics.METRICS[task.kind]}
+    columns |= {name: [one.metrics[name] for one in scored] for name in METRICS[task.kind]}
     columns["log_likelihoods"] = pa.array([one.log_p for one in scored], pa.list_(pa.float64()))
     columns["text"] = [one.text for one in scored]
     part.count_in(len(some))

@@ -23,11 +23,12 @@ from tasks.core.store import Store
 from tasks.stages.evaluate import stage
 from tasks.stages.promote.config import PromoteConfig
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.evaluation import scoring, task_metrics
+from tasks.trainer.evaluation import scoring
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import read
 from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.likelihood import Likelihood, Scorer
 from tests.conftest import run_stage_in
@@ -269,5 +270,5 @@ def test_the_settings_in_the_documentation_are_valid() -> None:
 
 
 def test_a_small_model_is_judged_by_bits_per_byte_and_a_large_one_by_what_it_gets_right() -> None:
-    assert task_metrics.decisive("multiple_choice", 749_999_999) == "bpb"
-    assert task_metrics.decisive("multiple_choice", 750_000_000) == "acc_norm"
+    assert decisive("multiple_choice", 749_999_999) == "bpb"
+    assert decisive("multiple_choice", 750_000_000) == "acc_norm"
