@@ -13,8 +13,8 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.demo.drive import DagRunStatus
 from tasks.demo.report import RunArtifacts, curve, times
-from tasks.formats.chunks import KIND as CHUNKS
-from tasks.formats.chunks import asked
+from tasks.formats.documents.chunks import KIND as CHUNKS
+from tasks.formats.documents.chunks import asked
 from tasks.formats.examples import Example, Examples
 from tasks.formats.tokens.origin import origin_of
 from tasks.run.trace import trace

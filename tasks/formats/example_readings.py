@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.formats.chunks import KIND as CHUNKS
+from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.examples import SOURCE, Examples
 from tasks.formats.tokens.marks import first_blank, of_run
 from tasks.formats.tokens.order import Order

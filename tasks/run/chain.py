@@ -10,9 +10,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.store import Store
-from tasks.formats.chunks import KIND as CHUNKS
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.contamination import MATCHES
+from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.example_readings import KIND as TUNED
 from tasks.formats.example_readings import is_tuned
 from tasks.formats.key_index import OWN_FOLDER, KeyIndex

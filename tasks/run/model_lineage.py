@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.formats.chunks import KIND as CHUNKS
+from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.example_readings import KIND, ROLE
 from tasks.formats.model_card import model_card, table
 from tasks.formats.tokens.exposure import Exposure, of_checkpoint

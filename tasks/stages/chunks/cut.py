@@ -37,9 +37,9 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.formats import packed_ids
-from tasks.formats.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import row_ids_of
+from tasks.formats.documents.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
 from tasks.formats.documents.text import digest128, normalise
 from tasks.formats.packed_ids import HALVES
 from tasks.formats.tombstones import TAKEDOWN, Tombstones
@@ -306,7 +306,7 @@ def _runs(text: str, span: Span, most: int) -> Iterator[Span]:
 
 
 class Cut(NamedTuple):
-    """A chunk of a text: see `tasks.formats.chunks.CHUNK`. The kind is HEADING where it has nothing else."""
+    """A chunk of a text: see `tasks.formats.documents.chunks.CHUNK`. The kind is HEADING where it has nothing else."""
 
     start: int
     end: int
@@ -446,7 +446,7 @@ def garbage(text: str, kind: str, config: ChunksConfig) -> str:
 
     Args:
         text: the chunk, without what it repeats of the one before.
-        kind: see `tasks.formats.chunks`.
+        kind: see `tasks.formats.documents.chunks`.
         config: the limits.
     """
     if kind == HEADING:

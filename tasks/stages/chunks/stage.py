@@ -5,8 +5,8 @@ in force (`takedowns`), whose documents give no chunk. Writes
 
     cut/ runs/               the chunks of each part (`cut`); not in the artifact
     copies/<range>.bin       every chunk with the text of another one that is kept (COPY), by row; not in the artifact
-    chunks/<part>.parquet    the chunks that are kept (`tasks.formats.chunks.CHUNK`)
-    rejected/<part>.parquet  the others, with reasons (`tasks.formats.chunks.REJECTED`)
+    chunks/<part>.parquet    the chunks that are kept (`tasks.formats.documents.chunks.CHUNK`)
+    rejected/<part>.parquet  the others, with reasons (`tasks.formats.documents.chunks.REJECTED`)
 
 in three steps on workers:
 
@@ -30,10 +30,10 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats import packed_ids
-from tasks.formats.chunks import CHUNK, KIND, REJECTED
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
+from tasks.formats.documents.chunks import CHUNK, KIND, REJECTED
 from tasks.formats.packed_ids import HALVES
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part

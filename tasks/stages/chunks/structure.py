@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tasks.formats.chunks import CODE, HEADING, TABLE, TEXT
+from tasks.formats.documents.chunks import CODE, HEADING, TABLE, TEXT
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _CLOSING = re.compile(r"[ \t]+#+[ \t]*$")
@@ -35,7 +35,7 @@ Piece = Mapping[str, Any]
 
 
 class Block(NamedTuple):
-    """A block of a text: its code points, its kind (`tasks.formats.chunks`), and of a heading level and title."""
+    """A block of a text: its code points, its kind (`tasks.formats.documents.chunks`), and of a heading level and title."""
 
     start: int
     end: int

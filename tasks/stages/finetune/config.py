@@ -52,7 +52,7 @@ class ChunkChoice(Config):
 
     @property
     def conditions(self) -> dict[str, tuple[str, ...]]:
-        """The values that a chunk may have, by column of `tasks.formats.chunks.CHUNK`."""
+        """The values that a chunk may have, by column of `tasks.formats.documents.chunks.CHUNK`."""
         given = {"source": self.sources, "tier": self.tiers, "kind": self.kinds, "language": self.languages}
         return {column: values for column, values in given.items() if values}
 

@@ -21,7 +21,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.formats import examples
-from tasks.formats.chunks import KIND as CHUNKS
+from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.heldout import is_heldout
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.finetune import from_chunks, from_files

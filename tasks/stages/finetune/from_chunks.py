@@ -1,6 +1,6 @@
 """Examples from chunks: the text of each is learned as the response to its document's title and its headings.
 
-Reads `chunks/<part>.parquet` (`tasks.formats.chunks`).
+Reads `chunks/<part>.parquet` (`tasks.formats.documents.chunks`).
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats.chunks import KIND, asked
+from tasks.formats.documents.chunks import KIND, asked
 from tasks.formats.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.finetune.render import Segments, segments

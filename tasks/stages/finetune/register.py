@@ -13,7 +13,7 @@ from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.chunks import KIND as CHUNKS
+from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.origin import origin_refs
 from tasks.stages.finetune.config import TunedConfig
 from tasks.stages.finetune.report import COMPARISON

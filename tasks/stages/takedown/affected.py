@@ -16,8 +16,8 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
-from tasks.formats import chunks as chunk_format
 from tasks.formats import example_readings
+from tasks.formats.documents import chunks as chunk_format
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,

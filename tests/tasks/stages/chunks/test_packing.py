@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.chunks import rendered
+from tasks.formats.documents.chunks import rendered
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import Cut, Packer, units
 from tasks.stages.chunks.structure import blocks
