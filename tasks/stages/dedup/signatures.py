@@ -43,8 +43,8 @@ from tasks.formats.documents.text import normalise
 from tasks.formats.mix import mix
 from tasks.formats.returned import is_returned
 from tasks.stages.dedup import preference
-from tasks.stages.dedup.candidates import text_key
 from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup.pairs import text_key
 from tasks.stages.dedup.preference import capture_records
 from tasks.stages.dedup.workspace import Workspace, packed
 

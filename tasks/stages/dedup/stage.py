@@ -51,11 +51,11 @@ from tasks.formats.documents.document import parts_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup.audit import alarm, audit_part, draw
-from tasks.stages.dedup.candidates import WANTED, candidates_part, equal_part
 from tasks.stages.dedup.components import clusters_part, large_part, small_part
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.duplicates import duplicates_part, earlier_part
 from tasks.stages.dedup.keepers import OF_CYCLE, VERDICTS, forgotten_part, keepers_part
+from tasks.stages.dedup.pairs import WANTED, candidates_part, equal_part
 from tasks.stages.dedup.preference import recaptured_part
 from tasks.stages.dedup.signatures import sign_part
 from tasks.stages.dedup.verify import EDGES, shingle_part, verify_part

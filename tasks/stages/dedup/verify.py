@@ -30,8 +30,8 @@ from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.text import normalise
 from tasks.formats.mix import mix
 from tasks.stages.dedup.audit import write_around
-from tasks.stages.dedup.candidates import distinct
 from tasks.stages.dedup.components import both_ways
+from tasks.stages.dedup.pairs import distinct
 from tasks.stages.dedup.signatures import batches, shingle
 from tasks.stages.dedup.workspace import LINK, PAIR, ROW_ID, Workspace, packed
 

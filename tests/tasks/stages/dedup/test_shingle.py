@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tasks.formats.documents import text
 from tasks.stages.dedup import signatures as module
-from tasks.stages.dedup.candidates import text_key
+from tasks.stages.dedup.pairs import text_key
 from tasks.stages.dedup.signatures import batches, shingle
 
 WORD = st.text("ab\u00e9\u4e16\U0001f600_", min_size=1, max_size=4)
