@@ -28,8 +28,7 @@ from tasks.stages.crawl.http.address import (
     refusal,
 )
 from tasks.stages.crawl.http.clock import Clock
-from tasks.stages.crawl.http.connection import NoConnectionError, Pool, port_of
-from tasks.stages.crawl.http.dial import LookUpError
+from tasks.stages.crawl.http.connection import LookUpError, NoConnectionError, Pool, port_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolError, Response, Truncated, Wanted

@@ -13,7 +13,7 @@ import uvloop
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection, room
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.dial import LookUpError, dialled
+from tasks.stages.crawl.http.connection import LookUpError, dialled
 from tasks.stages.crawl.http.files import Files
 from tests.tasks.stages.crawl.hostile.certificates import Authority
 
