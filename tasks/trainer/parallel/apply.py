@@ -21,9 +21,9 @@ from tasks.trainer.fp8 import use_fp8
 from tasks.trainer.kernels import best_kernel
 from tasks.trainer.loss import head_cross_entropy
 from tasks.trainer.model import Block, Recompute, Transformer
-from tasks.trainer.parallel import placements
 from tasks.trainer.parallel.context import context_kernel, rows_of
 from tasks.trainer.parallel.mesh import Mesh
+from tasks.trainer.parallel.placements import EMBEDDING, HEAD, LAYER, NORM
 
 _STORED = {
     "aten::mm",
@@ -73,13 +73,13 @@ def narrow(run: TrainConfig) -> torch.dtype | None:
 def _split(model: Transformer, mesh: DeviceMesh) -> None:
     """Splits matrices over the ranks of `mesh`."""
     for layer in model.layers.values():
-        parallelize_module(layer, mesh, dict(placements.LAYER))
+        parallelize_module(layer, mesh, dict(LAYER))
     if model.embedding is not None:
-        parallelize_module(model, mesh, dict(placements.EMBEDDING))
+        parallelize_module(model, mesh, dict(EMBEDDING))
     if model.norm is not None:
-        parallelize_module(model, mesh, dict(placements.NORM))
+        parallelize_module(model, mesh, dict(NORM))
     if model.head is not None:
-        parallelize_module(model, mesh, dict(placements.HEAD))
+        parallelize_module(model, mesh, dict(HEAD))
     model.head_loss = partial(_loss_over_shares, mesh)
 
 
