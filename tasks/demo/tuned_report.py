@@ -15,7 +15,7 @@ from tasks.demo.drive import DagRunStatus
 from tasks.demo.report import RunArtifacts, curve, times
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import asked
-from tasks.formats.examples import Example, Examples
+from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.origin import origin_of
 from tasks.run.trace import trace
 from tasks.run.trace_text import tunings

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.examples import SOURCE, Examples
+from tasks.formats.documents.examples import SOURCE, Examples
 from tasks.formats.tokens.marks import first_blank, of_run
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.readings import Reading, read_by

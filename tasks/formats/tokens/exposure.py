@@ -12,8 +12,8 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
+from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.example_readings import ExampleReadings, by_document, is_tuned
-from tasks.formats.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.plan import Plan

@@ -20,7 +20,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.examples import HELDOUT, Examples, has_heldout
+from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard_set import ShardSet

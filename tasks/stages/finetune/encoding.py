@@ -31,7 +31,7 @@ class Encoder:
         self.eos_id = eos_id(folder, self._tokenizer)
 
     def example(self, texts: list[Segments]) -> dict[str, Any]:
-        """Returns lengths, tokens and learned of `tasks.formats.examples`, and for each text whether any is learned.
+        """Returns lengths, tokens and learned of `tasks.formats.documents.examples`, and for each text whether any is learned.
 
         End-of-text is learned where the last segment of its text is.
         """

@@ -3,7 +3,7 @@
 Reads the files of the settings, the chunks that they choose (`chunks` of the version itself, or `other_chunks`), the
 tokenizer, and the takedowns in force (`takedowns`), whose documents give no example. Writes `examples/<part>.arrow`,
 `heldout/<part>.arrow` with the examples that are never learned, one part per file and per part of the chunks, and
-`examples.json` (`tasks.formats.examples`). A row that cannot be read is set aside with its cause (`quarantine/`); one
+`examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is set aside with its cause (`quarantine/`); one
 that is longer than a sequence, is not chosen, or in which nothing is to be learned, is counted as rejected.
 """
 
@@ -20,7 +20,7 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
-from tasks.formats import examples
+from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.heldout import is_heldout
 from tasks.formats.tombstones import tombstones_of

@@ -19,8 +19,8 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.formats.documents.examples import Examples
 from tasks.formats.example_readings import recipes_of, withheld_examples
-from tasks.formats.examples import Examples
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.config import TrainSpec

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tasks.core import parquet
 from tasks.core.stage import Output
-from tasks.formats.examples import Example, Examples
+from tasks.formats.documents.examples import Example, Examples
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.comparison import BPB, Compared
 from tasks.trainer.evaluation.contender import Contender

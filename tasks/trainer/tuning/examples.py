@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tasks.core.config import sha256_of_json
-from tasks.formats.examples import SOURCE, Example, Examples
+from tasks.formats.documents.examples import SOURCE, Example, Examples
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import SLICE, Slices
 from tasks.trainer.batches import Batch, Ints, opened

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
-from tasks.formats.examples import SOURCE, SUMMARY
+from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.trainer.config import ShardsSpec, TrainSpec
 from tasks.trainer.initial import base_weights
 from tasks.trainer.tuning.config import FinetuneConfig

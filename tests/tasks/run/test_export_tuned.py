@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
-from tasks.formats.examples import Examples
+from tasks.formats.documents.examples import Examples
 from tasks.run.export_model import export_model
 from tasks.run.place import Place
 from tasks.run.recipe import find_recipe

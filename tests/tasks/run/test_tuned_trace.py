@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tasks.core.errors import DriftError, InputError
-from tasks.formats.examples import Examples
+from tasks.formats.documents.examples import Examples
 from tasks.run.audit import audit
 from tasks.run.audit import render as render_audit
 from tasks.run.trace import render, trace

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.examples import HELDOUT, Examples
+from tasks.formats.documents.examples import HELDOUT, Examples
 from tasks.stages.finetune.config import TunedConfig
 from tasks.trainer import model_file
 from tasks.trainer.serve import TextModel

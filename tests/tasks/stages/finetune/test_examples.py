@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.examples import HELDOUT, Examples
+from tasks.formats.documents.examples import HELDOUT, Examples
 from tasks.formats.heldout import is_heldout
 from tasks.run.inputs import external_refs
 from tasks.stages.finetune import examples as stage

@@ -13,7 +13,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats import examples
+from tasks.formats.documents import examples
 from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.model import build
