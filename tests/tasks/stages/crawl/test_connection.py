@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http import connection, room
+from tasks.stages.crawl.http import connection
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.connection import LookUpError, dialled
 from tasks.stages.crawl.http.files import Files
@@ -213,7 +213,7 @@ def large(link, number):
 
 
 def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
-    monkeypatch.setattr(room, "ROOM", 4_000_000)
+    monkeypatch.setattr(connection, "ROOM", 4_000_000)
 
     async def run(url):
         had, over = asyncio.Event(), asyncio.Event()

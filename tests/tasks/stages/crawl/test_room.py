@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tasks.stages.crawl.http.room import ROOM, SMALL, Room
+from tasks.stages.crawl.http.connection import ROOM, SMALL, Room
 
 LARGE = 8 << 20
 
