@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from tasks.trainer import faults
+from tasks.trainer.faults import FAULT_KINDS
 
 STALL_S = 60.0
 STALL_STEPS = 10.0
@@ -41,7 +41,7 @@ FALLEN, RECOVERED = 0.8, 0.9
 """Share of the speed before that raises `slow`, and the one above which it ends."""
 CALM = 50
 """Steps without another one after which a spike or a fault has ended."""
-KINDS = ("stall", "spike", "data_wait", "slow", *faults.FAULT_KINDS)
+KINDS = ("stall", "spike", "data_wait", "slow", *FAULT_KINDS)
 
 
 @dataclass(frozen=True)

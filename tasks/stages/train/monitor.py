@@ -22,8 +22,9 @@ from tasks.core.stage import Output
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import report
 from tasks.stages.train.alerts import RECENT, Alert, Watch
-from tasks.trainer import checkpoint, faults
+from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.faults import FAULTS
 from tasks.trainer.metrics import METRICS, SKIPPED, proven_steps, read_metrics
 from tasks.trainer.starts import read_starts
 
@@ -65,7 +66,7 @@ class Monitor:
         self._faults = len(reported)
 
     def _reported(self) -> list[dict[str, Any]]:
-        return read_metrics(self.run / faults.FAULTS)
+        return read_metrics(self.run / FAULTS)
 
     def alerts(self) -> list[dict[str, Any]]:
         """Returns the alerts of all attempts at the artifact, by step; raises SluiceError."""
