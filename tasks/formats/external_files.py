@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.json_rows import form_of, rows, text_of
+from tasks.formats.documents.json_rows import form_of, rows, text_of
 from tasks.formats.packing import ZIP, codec_of, opened, packing_of
 
 __all__ = ["SourceFile", "codec_of", "find", "opened"]
