@@ -10,6 +10,8 @@ Memory limit for response bodies in flight: many small ones, few large ones at a
 A visit that receives more than 256 KiB reserves memory until it ends. While all memory is reserved, large bodies are
 not read further, except that of the visit that has waited longest. So a thousand slow hosts with maximal bodies take no
 more memory than a few dozen.
+
+A stoppable timeout: time of an exchange without waits that the server does not cause.
 """
 
 import asyncio
@@ -21,9 +23,45 @@ from typing import Protocol
 
 from tasks.formats.web.url import host_and_port, origin_of
 from tasks.stages.crawl.http.address import Grants, Network, RefusedAddressError, Resolver, is_address, reachable
-from tasks.stages.crawl.http.clock import Clock
 from tasks.stages.crawl.http.files import KEPT, Files
 from tasks.stages.crawl.http.response import ProtocolError, Response
+
+
+class Clock:
+    """A timeout that can be stopped while the exchange waits for something other than the server.
+
+    Args:
+        limit: of the time that the exchange may take.
+
+    Attributes:
+        stopped_s: seconds for which the clock was stopped.
+    """
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.stopped_s = 0.0
+        self._limit = limit
+        self._stopped: float | None = None
+        self._left: float | None = None
+
+    def stop(self) -> None:
+        """Stops the clock."""
+        if self._stopped is None and not self._limit.expired():
+            self._stopped, until = _now(), self._limit.when()
+            self._left = None if until is None else until - self._stopped
+            self._limit.reschedule(None)
+
+    def go_on(self) -> None:
+        """Restarts the clock."""
+        if self._stopped is not None:
+            now = _now()
+            self.stopped_s += now - self._stopped
+            self._stopped = None
+            self._limit.reschedule(None if self._left is None else now + self._left)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
 
 SMALL = 256 << 10
 """Bytes of a body that need no room."""
