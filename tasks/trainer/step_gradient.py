@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tasks.trainer import poison
 from tasks.trainer.batches import Batch
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.guard import Guard
 from tasks.trainer.integrity import Gradient, Integrity
+from tasks.trainer.poison import described, guilty, slices_with_losses
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.spoilt_shards import spoilt_shards
@@ -48,8 +48,8 @@ class StepGradient:
         reason = guard.reason(loss, norm) if count else None
         if not reason:
             return found
-        slices = poison.slices_with_losses(self.replica, self.batches, self.ranks, step, parts)
-        rows = poison.guilty(slices, guard.mean, guard.bound)
+        slices = slices_with_losses(self.replica, self.batches, self.ranks, step, parts)
+        rows = guilty(slices, guard.mean, guard.bound)
         if not rows:
             return found
         shards = spoilt_shards(self.withheld.marks, rows, step, self.batches)
@@ -58,7 +58,7 @@ class StepGradient:
         if guard.reason(*rest[:2]):
             self.withheld.withdraw()
             return found
-        self.faults.report(POISON, step, *poison.described(step, reason, rows, shards))
+        self.faults.report(POISON, step, *described(step, reason, rows, shards))
         return (*rest[:3], stop or rest[3])
 
     def blanked(self, step: int, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
