@@ -23,7 +23,7 @@ from tasks.core import parquet
 from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.formats.external_files import find
+from tasks.formats.documents.external_files import find
 from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.likelihood import Scorer

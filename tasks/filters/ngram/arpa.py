@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tasks.core.errors import InputError
 from tasks.filters.ngram.closure import closed
 from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
-from tasks.formats.external_files import codec_of, opened
+from tasks.formats.documents.external_files import codec_of, opened
 
 _COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")
 _LINES = 100_000

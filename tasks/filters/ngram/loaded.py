@@ -19,7 +19,7 @@ from tasks.core.errors import InputError
 from tasks.filters.ngram.arpa import read_arpa
 from tasks.filters.ngram.model import MODEL, NgramModel, Scores
 from tasks.filters.ngram.words import words
-from tasks.formats.external_files import codec_of
+from tasks.formats.documents.external_files import codec_of
 
 ABOUT = "about.json"
 _ARPA = (".arpa", ".lm")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.formats.documents.document import document_id
-from tasks.formats.external_files import SourceFile
+from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.tokens.megatron import TokenFile
 
 _ID = re.compile(r"[0-9a-f]{32}")

@@ -19,8 +19,8 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.digest import sha256_of_file
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import clean, hash64, normalise
-from tasks.formats.external_files import SourceFile, find
 from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
 
 log = logging.getLogger("sluice.classifiers")
@@ -67,7 +67,7 @@ class Examples:
 
 
 def files_of(settings: ClassifierSettings) -> list[SourceFile]:
-    """Returns all files of a classifier's texts; raises as `tasks.formats.external_files.find` does."""
+    """Returns all files of a classifier's texts; raises as `tasks.formats.documents.external_files.find` does."""
     return [file for texts in settings.texts for file in _files(settings, texts)]
 
 

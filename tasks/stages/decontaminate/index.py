@@ -23,8 +23,8 @@ from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.core.stage import Part
 from tasks.core.store import Store
+from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import hash_words, ngrams, normalise
-from tasks.formats.external_files import SourceFile, find
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 
 _ROWS_AT_ONCE = 256
@@ -39,7 +39,7 @@ class Item(NamedTuple):
 
 
 def files_of(one: EvaluationSet) -> list[SourceFile]:
-    """Returns the files of a set, sorted by name; raises as `tasks.formats.external_files.find` does."""
+    """Returns the files of a set, sorted by name; raises as `tasks.formats.documents.external_files.find` does."""
     return find(one.path, f'the evaluation set "{one.name}"')
 
 

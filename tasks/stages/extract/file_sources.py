@@ -7,8 +7,8 @@ import fnmatch
 import sysconfig
 
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import hash64
-from tasks.formats.external_files import SourceFile, find
 from tasks.stages.extract.config import PLACEHOLDERS, FileSource
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tasks.core.engine import Engine
-from tasks.formats.external_files import SourceFile
+from tasks.formats.documents.external_files import SourceFile
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import readable
 from tasks.stages.extract.spans import ROW_KINDS, Span, cut

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tasks.core import parquet
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
-from tasks.formats.external_files import SourceFile
 from tasks.stages.extract.config import FileSource
 from tasks.stages.extract.files import readable
 from tasks.stages.extract.row import Row

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tasks.core import parquet
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
-from tasks.formats.external_files import SourceFile
 
 ROW_KINDS = ("jsonl", "parquet")
 """Kinds of sources whose files hold one document per row."""

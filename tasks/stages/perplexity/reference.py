@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.filters.ngram.words import split
+from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import clean, hash64
-from tasks.formats.external_files import SourceFile, find
 from tasks.formats.web.charset import decode
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
@@ -91,7 +91,7 @@ class Sample:
 
 
 def files_of(reference: Reference) -> list[SourceFile]:
-    """Returns the files of a reference in name order; raises as `tasks.formats.external_files.find` does."""
+    """Returns the files of a reference in name order; raises as `tasks.formats.documents.external_files.find` does."""
     return find(reference.path, f'the reference "{reference.name}"')
 
 

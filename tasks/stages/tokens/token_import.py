@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.core.store import read_outside
-from tasks.formats.external_files import SourceFile, find
+from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.tokens import token_files
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.formats.tokens.token_files import TokenDocument

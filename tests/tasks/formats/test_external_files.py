@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.external_files import find
+from tasks.formats.documents.external_files import find
 from tests.s3_server import S3Server
 
 TEXT = b'{"n": 1}\n\n{"n": "\xc3\xa9"}\n'

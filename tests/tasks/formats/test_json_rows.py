@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import find
 from tasks.formats.documents.json_rows import form_of, rows, text_of, value_ends
-from tasks.formats.external_files import find
 from tasks.formats.packing import told_by
 
 ROWS = [

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.formats.contamination import CONTAMINATED
-from tasks.formats.external_files import find
+from tasks.formats.documents.external_files import find
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of

@@ -15,7 +15,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.external_files import SourceFile
+from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.crawl.http.client import Answer

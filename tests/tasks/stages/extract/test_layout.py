@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.external_files import SourceFile
+from tasks.formats.documents.external_files import SourceFile
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.layout import Unit, arrange
 

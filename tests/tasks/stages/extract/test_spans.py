@@ -163,7 +163,7 @@ def test_a_file_that_has_become_shorter_is_told(tmp_path: Path, ending: str) -> 
 
 def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselves() -> None:
     def unit(path: str, span: Span | None) -> Unit:
-        from tasks.formats.external_files import SourceFile
+        from tasks.formats.documents.external_files import SourceFile
 
         return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), span=span)
 
