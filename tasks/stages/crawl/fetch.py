@@ -37,7 +37,7 @@ from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
-from tasks.stages.crawl.http.files import files_for
+from tasks.stages.crawl.http.connection import files_for
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader

@@ -27,9 +27,8 @@ from tasks.stages.crawl.http.address import (
     is_address,
     refusal,
 )
-from tasks.stages.crawl.http.connection import Clock, LookUpError, NoConnectionError, Pool, port_of
+from tasks.stages.crawl.http.connection import Clock, Files, LookUpError, NoConnectionError, Pool, files_for, port_of
 from tasks.stages.crawl.http.dns import CachingResolver
-from tasks.stages.crawl.http.files import Files, files_for
 from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolError, Response, Truncated, Wanted
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
 
