@@ -18,7 +18,7 @@ import pyarrow as pa
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.json_rows import form_of, rows, text_of
-from tasks.formats.packing import ZIP, codec_of, opened, packing_of
+from tasks.formats.documents.packing import ZIP, codec_of, opened, packing_of
 
 __all__ = ["SourceFile", "codec_of", "find", "opened"]
 
@@ -47,7 +47,7 @@ class SourceFile:
         return codec_of(self.name) is not None or self.name.endswith(".zip")
 
     def packing(self) -> str | None:
-        """Returns the compression in Arrow's terms, ZIP or None; see `tasks.formats.packing.packing_of`."""
+        """Returns the compression in Arrow's terms, ZIP or None; see `tasks.formats.documents.packing.packing_of`."""
         return packing_of(self.local(), self.name)
 
     def local(self) -> str:

@@ -1,6 +1,6 @@
 """Rows of JSON files: one value per line, or the values of an array or of values written one after the other.
 
-Reads local files, however packed (`tasks.formats.packing`), in UTF-8, UTF-16 or UTF-32, in bounded memory. What a file
+Reads local files, however packed (`tasks.formats.documents.packing`), in UTF-8, UTF-16 or UTF-32, in bounded memory. What a file
 is, its first bytes tell, so the same file has the same rows whatever it is called.
 
 Values that are not one per line are split without parsing them: an object ends where its brackets are closed, and what
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.core.errors import InputError
-from tasks.formats.packing import explained, other_kind, packing_of, unpacked
+from tasks.formats.documents.packing import explained, other_kind, packing_of, unpacked
 
 BLOCK = 1 << 20
 _FIRST = 512
@@ -43,7 +43,7 @@ class Form:
     """How the rows of a file stand in it.
 
     Attributes:
-        packing: see `tasks.formats.packing.packing_of`.
+        packing: see `tasks.formats.documents.packing.packing_of`.
         lines: whether each line is a row; else rows are the objects of its values.
         plain: whether its bytes are those that are read, so that reading can begin anywhere.
     """
