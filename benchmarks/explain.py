@@ -35,7 +35,7 @@ from tasks.core.config import Config, canonical_json
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
-from tasks.formats.key_index import merge
+from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.shard import ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.shard_set import ShardSet

@@ -15,7 +15,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, document_id
-from tasks.formats.key_index import ID, URL, key_of, merge, write_own
+from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
 from tasks.stages.consolidate.stage import REJECTED
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in

@@ -13,9 +13,9 @@ from tasks.core.store import Store
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.contamination import MATCHES
 from tasks.formats.documents.chunks import KIND as CHUNKS
+from tasks.formats.documents.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.example_readings import KIND as TUNED
 from tasks.formats.example_readings import is_tuned
-from tasks.formats.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.paragraphs import REPEATS
 from tasks.formats.tokens.index import DocumentIndex, Entry

@@ -5,7 +5,7 @@ Writes and reads, for each part of documents, packed and without a header, each 
     index/<part>-documents.bin   DOCUMENT (40 bytes) per document, in the order of the shards' names and of their rows
     index/<part>-urls.bin        the URLs, UTF-8, in the same order
 
-and the keys of their URLs, ids and domains (`tasks.formats.key_index`). The shards and rows of a part stand in its
+and the keys of their URLs, ids and domains (`tasks.formats.documents.key_index`). The shards and rows of a part stand in its
 record, so the place of a document in a file is computed, and a look-up reads only the blocks that hold the answer.
 """
 
@@ -24,8 +24,8 @@ from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
 from tasks.core.part import Part
 from tasks.core.ranges import Piece, RangeFile, RangeReader
-from tasks.formats import key_index
-from tasks.formats.key_index import DOMAIN, ID, URL, KeyIndex, key_of
+from tasks.formats.documents import key_index
+from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex, key_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard_parts import read_label
 from tasks.formats.web.domain import domains_of, host_name

@@ -10,7 +10,7 @@ their source, and shown nowhere. Writes
                              REJECTED), the attributes that the filters read, one struct column each, the evaluation
                              item found in it and its repeated paragraphs (`tasks.formats.contamination.FOUND`,
                              `tasks.formats.paragraphs.FOUND`), where such were looked for
-    index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.key_index`)
+    index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.documents.key_index`)
     replaced/<part>.parquet  documents of earlier versions that those of this one replace (`resolve.REPLACED`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
     hosts.parquet            documents and kept documents per host
@@ -36,8 +36,8 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language_codes import UNDETERMINED
-from tasks.formats import key_index
 from tasks.formats.contamination import CONTAMINATED
+from tasks.formats.documents import key_index
 from tasks.formats.documents.document import DOCUMENT
 from tasks.formats.paragraphs import REPEATED
 from tasks.formats.tombstones import TAKEDOWN

@@ -27,7 +27,7 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.formats import key_index
+from tasks.formats.documents import key_index
 from tasks.formats.heldout import draw
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.label_columns import column_of, spelt

@@ -12,8 +12,8 @@ from tasks.core.engine import open_engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats import key_index
-from tasks.formats.key_index import DOMAIN, KeyIndex, key_of
+from tasks.formats.documents import key_index
+from tasks.formats.documents.key_index import DOMAIN, KeyIndex, key_of
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard_set import ShardSet
 from tests.corpora import Made, kept_document, tokens_in

@@ -14,7 +14,7 @@ from tasks.core.config import Config
 from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.key_index import merge
+from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
