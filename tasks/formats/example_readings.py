@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.examples import SOURCE, Examples
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.marks import first_blank, of_run
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.readings import Reading, read_by
-from tasks.formats.tombstones import Tombstones
 
 KIND = "finetuned"
 """Kind of the artifacts that are fine-tuned models."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.formats.dedup.dedup_index import NAMES, DedupIndex
-from tasks.formats.tombstones import Tombstones
+from tasks.formats.documents.tombstones import Tombstones
 
 _PREFIX = "returned-"
 

@@ -18,7 +18,7 @@ from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
 from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
-from tasks.formats.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
+from tasks.formats.documents.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.stages.crawl.storage.crawldb import URLS_FILE
 from tasks.stages.takedown.affected import CHUNKS, EXAMPLES, MODELS, of_artifact
 from tasks.stages.takedown.report import described

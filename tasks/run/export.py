@@ -22,13 +22,13 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
+from tasks.formats.documents.tombstones import Tombstones, in_force
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import SPLITS, TokenFormat
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.webdataset import write_tar
 from tasks.formats.tokens.withheld import withheld_rows
-from tasks.formats.tombstones import Tombstones, in_force
 from tasks.run import lineage
 
 Counts = dict[str, int]

@@ -17,9 +17,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.documents.tombstones import in_force
 from tasks.formats.example_readings import KIND
 from tasks.formats.tokens.origin import tokenizer_of
-from tasks.formats.tombstones import in_force
 from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
 from tasks.run.export import new_folder

@@ -27,8 +27,8 @@ from tasks.core.ledger import versions_of
 from tasks.core.stage import Inputs
 from tasks.core.stage_spec import StageSpec
 from tasks.core.store import Store, open_outside
+from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.origin import BASE, tokenizer_of
-from tasks.formats.tombstones import FILES, TAKEDOWN, in_force
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import artifact_of_version
 from tasks.run.previous_version import Found, previous_inputs

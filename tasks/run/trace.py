@@ -22,10 +22,10 @@ from typing import Any
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.index import Entry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.shard import parse_shard_name
-from tasks.formats.tombstones import Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import host_name, is_public_suffix
 from tasks.run.chain import CAPTURE, Chain, many, pages_read

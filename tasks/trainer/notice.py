@@ -14,10 +14,10 @@ from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
 from tasks.core.store import Store
+from tasks.formats.documents.tombstones import FILES, Tombstones, in_force
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import of_checkpoint
 from tasks.formats.tokens.withheld import Rows
-from tasks.formats.tombstones import FILES, Tombstones, in_force
 
 log = logging.getLogger("sluice.train")
 

@@ -24,8 +24,8 @@ from tasks.core.stage import SCRATCH
 from tasks.core.store import Store
 from tasks.demo import site
 from tasks.demo.drive import Chain
+from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.formats.tokens import marks
-from tasks.formats.tombstones import TAKEDOWN
 from tasks.formats.web.url import authority
 from tasks.run.audit import audit
 from tasks.run.trace import trace

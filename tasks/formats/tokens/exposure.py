@@ -13,6 +13,7 @@ from typing import Any
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.example_readings import ExampleReadings, by_document, is_tuned
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.origin import origin_of
@@ -20,7 +21,6 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import Reading, Readings
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.withheld import covered_entries
-from tasks.formats.tombstones import Tombstones
 
 Row = dict[str, Any]
 """{id, url, source, sequences, steps, checkpoints, through}: of a plan its sequences with the document; of a checkpoint

@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.index import ENTRIES, DocumentIndex, Entry
-from tasks.formats.tombstones import Tombstones
 from tasks.formats.web.domain import is_public_suffix
 
 Rows = Mapping[str, NDArray[np.int64]]

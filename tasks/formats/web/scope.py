@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from tasks.formats.tombstones import NOTHING, TAKEDOWN, Tombstones
+from tasks.formats.documents.tombstones import NOTHING, TAKEDOWN, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, bare
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import newest
-from tasks.formats.tombstones import in_force
+from tasks.formats.documents.tombstones import in_force
 from tasks.run.tracking.message import Message
 
 log = logging.getLogger("sluice.tracking")

@@ -41,8 +41,8 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
 from tasks.formats.documents.text import digest128, normalise
+from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones
 from tasks.formats.packed_ids import HALVES
-from tasks.formats.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.structure import Block, Pages, blocks
 

@@ -23,9 +23,9 @@ from tasks.core.store import Store
 from tasks.formats.contamination import CONTAMINATED, found_in
 from tasks.formats.contamination import KIND as CONTAMINATION
 from tasks.formats.documents.document import mark_of, same_mark, same_rows
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.paragraphs import KIND as PARAGRAPHS
 from tasks.formats.paragraphs import REPEATED, repeated_in
-from tasks.formats.tombstones import Tombstones
 
 RECAPTURED = "recaptured"
 """Metric of dedup: documents of pages with several captures."""

@@ -39,8 +39,8 @@ from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats.contamination import CONTAMINATED
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import DOCUMENT
+from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.formats.paragraphs import REPEATED
-from tasks.formats.tombstones import TAKEDOWN
 from tasks.stages.consolidate import audit, duplicates_page
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig

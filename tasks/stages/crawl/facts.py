@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
-from tasks.formats import tombstones
+from tasks.formats.documents import tombstones
 from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
 from tasks.formats.robots.tdmrep import Reservations
 from tasks.formats.web.domain import domain_of, link

@@ -22,7 +22,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tombstones import tombstones_of
+from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority

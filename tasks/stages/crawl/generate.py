@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tombstones import tombstones_of
+from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key

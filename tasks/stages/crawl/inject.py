@@ -25,7 +25,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tombstones import NOTHING, Tombstones
+from tasks.formats.documents.tombstones import NOTHING, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.scope import Scope

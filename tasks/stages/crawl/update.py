@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tombstones import TAKEDOWN, Tombstones, tombstones_of
+from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
+from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import is_trap

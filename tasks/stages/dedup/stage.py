@@ -48,8 +48,8 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup.dedup_index import DedupIndex, index_of, signatures_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
+from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
-from tasks.formats.tombstones import tombstones_of
 from tasks.stages.dedup.audit import alarm, audit_part, draw
 from tasks.stages.dedup.components import clusters_part, large_part, small_part
 from tasks.stages.dedup.config import DedupConfig

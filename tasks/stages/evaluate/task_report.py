@@ -14,8 +14,8 @@ from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.formats.contamination import MATCHES, SETS_FILE
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import of_checkpoint
-from tasks.formats.tombstones import Tombstones
 
 Score = Mapping[str, Any]
 

@@ -16,8 +16,8 @@ from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.document import DOCUMENT, REJECTED
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.returned import documents, forgotten, ids, part_name, returning
-from tasks.formats.tombstones import Tombstones
 
 
 def returned_parts(

@@ -41,7 +41,7 @@ from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id
 from tasks.formats.documents.external_files import SourceFile
-from tasks.formats.tombstones import tombstones_of
+from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.formats.documents.chunks import KIND, asked
-from tasks.formats.tombstones import TAKEDOWN, Tombstones
+from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.finetune.render import Segments, segments
 

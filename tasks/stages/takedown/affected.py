@@ -18,6 +18,7 @@ from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.formats import example_readings
 from tasks.formats.documents import chunks as chunk_format
+from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
@@ -30,7 +31,6 @@ from tasks.formats.tokens.exposure import (
     row_of,
 )
 from tasks.formats.tokens.origin import origin_of, origin_ref
-from tasks.formats.tombstones import Tombstones
 
 CHUNKS, EXAMPLES, TUNED = chunk_format.KIND, example_readings.ROLE, example_readings.KIND
 DOCUMENTS, SHARDS, PLAN, CHECKPOINT = "documents", "shards", "plan", "checkpoint"

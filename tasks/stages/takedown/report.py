@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks.core.pages import template
-from tasks.formats.tombstones import Lifted, Tombstone, Tombstones
+from tasks.formats.documents.tombstones import Lifted, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.stages.takedown.affected import (
     CHECKPOINT,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TypeVar
 
 from tasks.core.errors import InputError
-from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
+from tasks.formats.documents.tombstones import DOCUMENT, DOMAIN, URL
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority

@@ -1,7 +1,7 @@
 """Stage `takedown`: a request, and all takedowns before it -> the tombstones in force, and a report of what they met.
 
 Reads the settings, the takedowns in force (`previous`) and, where the request says so, `takedown.parquet` of the newest
-crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.tombstones`), all that are in force from now on, and
+crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.documents.tombstones`), all that are in force from now on, and
 `lifted.parquet`, all that were lifted, if any ever was. For the new ones it looks through the recipe's artifacts as
 they are at that moment, and writes
 
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tombstones import (
+from tasks.formats.documents.tombstones import (
     FILE,
     LIFTED_FILE,
     PREVIOUS,

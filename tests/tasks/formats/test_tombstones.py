@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
-from tasks.formats.tombstones import Tombstones, in_force, read
+from tasks.formats.documents.tombstones import Tombstones, in_force, read
 from tasks.formats.web.scope import Scope
 from tests.taken_down import take_down
 

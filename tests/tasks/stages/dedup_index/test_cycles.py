@@ -21,7 +21,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.dedup.dedup_index import DedupIndex
-from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
+from tasks.formats.documents.tombstones import DOCUMENT, DOMAIN, URL
 from tasks.stages.dedup.config import DedupConfig
 from tests.kills import die_in
 from tests.soak import soak_but

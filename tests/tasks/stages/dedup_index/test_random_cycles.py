@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tasks.core.errors import InputError
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.text import digest128
-from tasks.formats.tombstones import DOCUMENT, DOMAIN, URL
+from tasks.formats.documents.tombstones import DOCUMENT, DOMAIN, URL
 from tasks.stages.dedup.config import DedupConfig
 from tests.tasks.stages.dedup.made import document
 from tests.tasks.stages.dedup_index.cycles import CONSOLIDATE, DEDUP, Cycles, Rows

@@ -14,7 +14,7 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.tombstones import in_force
+from tasks.formats.documents.tombstones import in_force
 from tasks.run.audit import audit, render
 from tasks.run.recipe import find_recipe
 from tasks.stages.takedown.config import TakedownConfig

@@ -8,8 +8,8 @@ from tasks.core.commit import commit
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
+from tasks.formats.documents.tombstones import Tombstones, in_force
 from tasks.formats.tokens import marks
-from tasks.formats.tombstones import Tombstones, in_force
 from tasks.run.trace import trace
 from tasks.stages.takedown.affected import of_artifact
 from tasks.stages.train import stage
