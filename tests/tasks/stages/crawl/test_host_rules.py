@@ -10,7 +10,7 @@ from crawl_site import Site
 
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts import sitefile
+from tasks.stages.crawl.hosts import rules
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import Client
@@ -244,8 +244,8 @@ def test_rules_run_out_within_a_long_cycle():
 
 
 def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
-    monkeypatch.setattr(sitefile, "_MAX_KEPT", 100_000)
-    monkeypatch.setattr(sitefile, "_MAX_READY", 30_000)
+    monkeypatch.setattr(rules, "_MAX_KEPT", 100_000)
+    monkeypatch.setattr(rules, "_MAX_READY", 30_000)
 
     async def run():
         async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
