@@ -29,12 +29,10 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.http.response import Headers, content_type
-from tasks.stages.crawl.page.feed import MAX_BYTES as FEED_BYTES
-from tasks.stages.crawl.page.feed import read_feed
 from tasks.stages.crawl.page.links import TEXT_ENOUGH, Page, refusals
 from tasks.stages.crawl.page.optout import opted_out
 from tasks.stages.crawl.page.parser import Parser, why
-from tasks.stages.crawl.page.sitemap import MAX_BYTES, Entry, read_sitemap
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, Entry, read_feed, read_sitemap
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 SOFT_404 = "soft_404"
@@ -286,7 +284,7 @@ class Reader:
 
     def _list(self, url: str, answer: Answer) -> Reading:
         """Reads what may be a sitemap or a feed."""
-        if self._config.feeds and (entries := read_feed(self._decoded(answer, FEED_BYTES), url)) is not None:
+        if self._config.feeds and (entries := read_feed(self._decoded(answer, MAX_FEED_BYTES), url)) is not None:
             return Reading(kind=FEED, outlinks=self._covered(entries))
         body = Unpacked(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:

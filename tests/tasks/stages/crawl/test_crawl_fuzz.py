@@ -11,9 +11,8 @@ from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import authority, host_and_port, is_trap, key
 from tasks.stages.crawl.hosts.politeness import retry_after
 from tasks.stages.crawl.http.address import refusal
-from tasks.stages.crawl.page.feed import read_feed
 from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.sitemap import read_sitemap
+from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 
 PIECES = [
     "http:",

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.stages.crawl.page.feed import read_feed
+from tasks.stages.crawl.page.sitemap import read_feed
 
 URL = "https://h.example/blog/feed"
 
