@@ -30,9 +30,9 @@ from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.http.response import Headers, content_type
 from tasks.stages.crawl.page.links import TEXT_ENOUGH, Page, refusals
-from tasks.stages.crawl.page.optout import opted_out
 from tasks.stages.crawl.page.parser import Parser, why
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, Entry, read_feed, read_sitemap
+from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 SOFT_404 = "soft_404"

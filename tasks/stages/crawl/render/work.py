@@ -25,8 +25,8 @@ from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
-from tasks.stages.crawl.page.optout import opted_out
 from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
 from tasks.stages.crawl.render.browser import Browser, Rendered
 from tasks.stages.crawl.render.page import PageError

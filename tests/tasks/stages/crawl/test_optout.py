@@ -4,7 +4,7 @@ import pytest
 
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.page.links import Page, read_page
-from tasks.stages.crawl.page.optout import opted_out
+from tasks.stages.crawl.page.terms import opted_out
 
 ALL = ("robots", "header", "meta", "tdm")
 
