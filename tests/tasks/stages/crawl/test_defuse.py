@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.crawl.page.defuse: no page grows in the parser, and none loses a link by that."""
+"""Contract of tasks.stages.crawl.page.links: no page grows in the parser, and none loses a link by that."""
 
 import gzip
 import random
@@ -7,8 +7,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.defuse import REPORTED, as_written, defused, flattened
-from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.links import REPORTED, as_written, defused, flattened, read_page
 
 FORMATTING = ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
 
