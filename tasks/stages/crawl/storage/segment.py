@@ -19,10 +19,9 @@ from tasks.core.part import POISON
 from tasks.core.stage import Output, Part
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.buffer import Closed
 from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, from_tables, to_table
-from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
+from tasks.stages.crawl.storage.spool import DRAIN_S, Closed, Spool
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, Written, suffix
 
 log = logging.getLogger("sluice.crawl")

@@ -22,11 +22,10 @@ from tasks.formats.warc import archive
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.buffer import MANIFEST, Buffer
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
-from tasks.stages.crawl.storage.spool import Spool
+from tasks.stages.crawl.storage.spool import MANIFEST, Buffer, Spool
 
 ADDRESS = ArtifactId("test/segment", "dev")
 CONFIG = CrawlConfig(warc_pages_per_file=2, partitions=1, buffer_bytes=1 << 20)
@@ -288,7 +287,7 @@ def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from
 
 def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_twice(store, monkeypatch):
     first = Attempt(store)
-    monkeypatch.setattr("tasks.stages.crawl.storage.buffer.Closed.remove", lambda self: None)
+    monkeypatch.setattr("tasks.stages.crawl.storage.spool.Closed.remove", lambda self: None)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
     monkeypatch.undo()
@@ -351,7 +350,7 @@ def test_the_buffer_of_an_attempt_that_lives_is_left_alone(store, tmp_path):
     folder = Path(first.output.scratch) / "buffer"
     first.die()
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tasks.stages.crawl.storage.buffer import Buffer\n"
+        "import sys\nfrom pathlib import Path\nfrom tasks.stages.crawl.storage.spool import Buffer\n"
         f"buffer = Buffer({str(folder.parent)!r}, 'other')\n"
         "(buffer.folder / 'open').touch()\nprint('ready', flush=True)\nsys.stdin.read()\n"
     )
@@ -418,7 +417,7 @@ def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("tasks.stages.crawl.storage.buffer.os.makedirs", full)
+    monkeypatch.setattr("tasks.stages.crawl.storage.spool.os.makedirs", full)
     with pytest.raises(StoreError, match=r"captures cannot be kept on this machine: .*full.*Free space"):
         attempt.capture(1)
     monkeypatch.undo()
