@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.decoding import Decoding
-from tasks.trainer.model import Transformer
+from tasks.trainer.transformer import Transformer
 
 
 class Request(NamedTuple):
