@@ -21,9 +21,8 @@ from playwright.async_api import Error, Playwright, ViewportSize, async_playwrig
 from tasks.core.errors import InputError, TransientError
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import RenderConfig
-from tasks.stages.crawl.render.guard import Guard
 from tasks.stages.crawl.render.page import PageError, PageView, Shown
-from tasks.stages.crawl.render.proxy import Proxy
+from tasks.stages.crawl.render.proxy import Guard, Proxy
 from tasks.stages.crawl.render.queue import Source
 
 log = logging.getLogger("sluice.crawl")

@@ -28,7 +28,7 @@ from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import Policy
-from tasks.stages.crawl.render.guard import Guard
+from tasks.stages.crawl.render.proxy import Guard
 from tasks.stages.crawl.render.queue import Waiting, queue
 from tasks.stages.crawl.storage.fetchlog import HOSTS, RULES, clock_of, rules_of
 

@@ -12,7 +12,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
-from tasks.stages.crawl.render.guard import Guard
+from tasks.stages.crawl.render.proxy import Guard
 
 QUICK = {"settle_ms": 300, "timeout_s": 10.0}
 

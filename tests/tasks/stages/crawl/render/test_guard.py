@@ -6,7 +6,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.stages.crawl.http.address import Grants, RefusedAddressError
 from tasks.stages.crawl.policy import HostsFile, Policy
-from tasks.stages.crawl.render.guard import Guard
+from tasks.stages.crawl.render.proxy import Guard
 
 
 class Names(AbstractResolver):

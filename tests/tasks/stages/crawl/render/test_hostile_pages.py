@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from render_inside import Inside
 
-from tasks.stages.crawl.render.guard import Guard
+from tasks.stages.crawl.render.proxy import Guard
 
 
 class Open(Guard):

@@ -4,8 +4,7 @@ import contextlib
 import pytest
 
 from tasks.stages.crawl.http.address import RefusedAddressError
-from tasks.stages.crawl.render.guard import Guard
-from tasks.stages.crawl.render.proxy import Proxy
+from tasks.stages.crawl.render.proxy import Guard, Proxy
 
 
 class Only(Guard):
