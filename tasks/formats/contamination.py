@@ -2,8 +2,8 @@
 
 The files of an artifact `contamination`, row by row and part by part beside the documents that were looked at:
 
-    contamination/<part>.parquet  one row per document, in their order: the struct FOUND, null where nothing was found
-    matches/<part>.parquet        one row per document and item found in it (MATCH)
+    contamination/<part>.parquet  one row per document, in their order: the struct ITEM_FOUND, null where nothing was found
+    matches/<part>.parquet        one row per document and item found in it (ITEM_MATCH)
     sets.parquet                  one row per evaluation set: its name as `set`, and counts
 
 Shares are of an item's n-grams: the distinct ones, without those that are common in the corpus.
@@ -14,12 +14,12 @@ import pyarrow as pa
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats.documents.document import mark_of, same_mark
 
-KIND = "contamination"
+CONTAMINATION = "contamination"
 """Kind of the artifact, its role as an input, and the folder with one row per document."""
 MATCHES = "matches"
 SETS_FILE = "sets.parquet"
 CONTAMINATED = "contaminated"
-"""The reason of a document that goes, and the name of the column FOUND."""
+"""The reason of a document that goes, and the name of the column ITEM_FOUND."""
 
 _ITEM = [
     pa.field("set", pa.string(), nullable=False),  # name of the evaluation set
@@ -31,10 +31,10 @@ _ITEM = [
     pa.field("end", pa.int32(), nullable=False),
     pa.field("words", pa.int32(), nullable=False),
 ]
-FOUND = pa.struct([*_ITEM, pa.field("items", pa.int32(), nullable=False)])
+ITEM_FOUND = pa.struct([*_ITEM, pa.field("items", pa.int32(), nullable=False)])
 """Of one document the item with the largest share, and the number of all items found in it."""
 
-MATCH = pa.schema(
+ITEM_MATCH = pa.schema(
     [
         *_ITEM[:2],
         pa.field("id", pa.string(), nullable=False),  # of the document
@@ -46,7 +46,7 @@ MATCH = pa.schema(
 
 
 def found_in(contamination: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Reads the column FOUND of one part; raises InputError where it is not of the documents with these ids."""
-    table = contamination.table(f"{KIND}/{part}.parquet")
+    """Reads the column ITEM_FOUND of one part; raises InputError where it is not of the documents with these ids."""
+    table = contamination.table(f"{CONTAMINATION}/{part}.parquet")
     same_mark(mark_of(ids), table, f"{contamination.address}, {part}")
     return table.column(CONTAMINATED)

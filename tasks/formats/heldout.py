@@ -8,11 +8,11 @@ from tasks.formats.documents.text import hash64
 _RANGE = 2**64
 
 
-def draw(key: str) -> int:
+def heldout_draw(key: str) -> int:
     """Returns a uniform 64-bit integer of a key, such as a document's id; what is below some limit is held out."""
     return hash64(f"heldout/{key}")
 
 
 def is_heldout(key: str, share: float) -> bool:
     """Returns whether a key is among the share that is held out."""
-    return draw(key) < round(share * _RANGE)
+    return heldout_draw(key) < round(share * _RANGE)

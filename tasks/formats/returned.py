@@ -17,7 +17,7 @@ from tasks.formats.documents.tombstones import Tombstones
 _PREFIX = "returned-"
 
 
-def part_name(number: int) -> str:
+def returned_part_name(number: int) -> str:
     """Returns the name of the part with the documents that come back from one part of the index."""
     return f"{_PREFIX}{number:05d}"
 
@@ -27,7 +27,7 @@ def is_returned(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
-def ids(values: Sequence[str]) -> pa.Array:
+def id_array(values: Sequence[str]) -> pa.Array:
     """Returns document ids as an array, also where there is none."""
     return pa.array(values, pa.string())
 
@@ -35,7 +35,7 @@ def ids(values: Sequence[str]) -> pa.Array:
 def forgotten(index: DedupIndex, takedowns: Tombstones, number: int) -> pa.Array:
     """Returns the ids of the documents and copies of one part of the index that are taken down."""
     if not takedowns:
-        return ids([])
+        return id_array([])
     held = pa.concat_tables([index.names(number), index.copies(number).select(NAMES.names)])
     return held.filter(pa.array(takedowns.mask(held))).column("id").combine_chunks()
 
@@ -57,7 +57,7 @@ def returning(index: DedupIndex, gone: pa.Array, takedowns: Tombstones, number: 
     return copies.filter(pa.array(back)).sort_by([("origin", "ascending"), ("row", "ascending")])
 
 
-def documents(index: DedupIndex, copies: pa.Table) -> pa.Table:
+def returned_documents(index: DedupIndex, copies: pa.Table) -> pa.Table:
     """Returns the documents of some copies, as they were extracted, sorted by id."""
     origins = copies.column("origin").to_numpy()
     found = [

@@ -10,14 +10,12 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.store import Store
-from tasks.formats.contamination import KIND as CONTAMINATION
-from tasks.formats.contamination import MATCHES
+from tasks.formats.contamination import CONTAMINATION, MATCHES
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.example_readings import KIND as TUNED
 from tasks.formats.example_readings import is_tuned
-from tasks.formats.paragraphs import KIND as PARAGRAPHS
-from tasks.formats.paragraphs import REPEATS
+from tasks.formats.paragraphs import PARAGRAPHS, REPEATS
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tokens.plan import Plan

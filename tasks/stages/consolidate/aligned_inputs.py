@@ -20,12 +20,10 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, found_in
-from tasks.formats.contamination import KIND as CONTAMINATION
+from tasks.formats.contamination import CONTAMINATED, CONTAMINATION, found_in
 from tasks.formats.documents.document import mark_of, same_mark, same_rows
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.paragraphs import KIND as PARAGRAPHS
-from tasks.formats.paragraphs import REPEATED, repeated_in
+from tasks.formats.paragraphs import PARAGRAPHS, REPEATED, repeated_in
 
 RECAPTURED = "recaptured"
 """Metric of dedup: documents of pages with several captures."""

@@ -24,7 +24,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.pages import template
 from tasks.core.stage import Part
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, FOUND, KIND, MATCH, MATCHES, SETS_FILE
+from tasks.formats.contamination import CONTAMINATED, CONTAMINATION, ITEM_FOUND, ITEM_MATCH, MATCHES, SETS_FILE
 from tasks.formats.documents.document import marked
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
@@ -130,8 +130,8 @@ def _write_best(part: Part, documents: pa.Table, items: pa.Table, best: dict[int
     values: list[dict[str, object] | None] = [None] * documents.num_rows
     for (row, (found, count)), item in zip(best.items(), named, strict=True):
         values[row] = {**found._asdict(), "set": item["set"], "item": item["id"], "items": count}
-    table = pa.table({CONTAMINATED: pa.array(values, FOUND)})
-    part.table(KIND, marked(table, documents.column("id")))
+    table = pa.table({CONTAMINATED: pa.array(values, ITEM_FOUND)})
+    part.table(CONTAMINATION, marked(table, documents.column("id")))
 
 
 def _write_matches(part: Part, documents: pa.Table, items: pa.Table, rows: list[int], matches: list[Found]) -> None:
@@ -143,7 +143,7 @@ def _write_matches(part: Part, documents: pa.Table, items: pa.Table, rows: list[
         **{name: whose.column(name) for name in ("id", "url", "source")},
         **{name: pa.array([getattr(one, name) for one in matches]) for name in Found._fields[1:]},
     }
-    table = pa.table([columns[field.name].cast(field.type) for field in MATCH], schema=MATCH)
+    table = pa.table([columns[field.name].cast(field.type) for field in ITEM_MATCH], schema=ITEM_MATCH)
     part.table(MATCHES, table.combine_chunks(), out=False)
 
 
@@ -175,7 +175,7 @@ class Result(NamedTuple):
         documents: number of documents looked at.
         contaminated: of those, how many contain an n-gram of an item.
         sets: table of SETS, in the order of the recipe.
-        largest: table of MATCH: the largest matches, by descending share.
+        largest: table of ITEM_MATCH: the largest matches, by descending share.
         by_set: the same of each set, for the page.
     """
 
@@ -199,9 +199,9 @@ def collect(items: pa.Table, sizes: NDArray[np.int64], store: Store, folder: str
     documents = contaminated = 0
     found: set[tuple[str, str]] = set()
     by_document: Counter[str] = Counter()
-    largest, by_set = MATCH.empty_table(), dict[str, pa.Table]()
+    largest, by_set = ITEM_MATCH.empty_table(), dict[str, pa.Table]()
     for name in names:
-        column = parquet.read(store.local(f"{folder}/{KIND}/{name}.parquet")).column(CONTAMINATED)
+        column = parquet.read(store.local(f"{folder}/{CONTAMINATION}/{name}.parquet")).column(CONTAMINATED)
         documents, contaminated = documents + len(column), contaminated + len(column) - column.null_count
         matches = parquet.read(store.local(f"{folder}/{MATCHES}/{name}.parquet"))
         found.update(zip(matches.column("set").to_pylist(), matches.column("item").to_pylist(), strict=True))
@@ -209,7 +209,7 @@ def collect(items: pa.Table, sizes: NDArray[np.int64], store: Store, folder: str
         largest = _largest([largest, matches], MOST_MATCHES)
         for group in matches.column("set").unique().to_pylist():
             mine = matches.filter(pc.equal(matches.column("set"), group))
-            by_set[group] = _largest([by_set.get(group, MATCH.empty_table()), mine], _SHOWN)
+            by_set[group] = _largest([by_set.get(group, ITEM_MATCH.empty_table()), mine], _SHOWN)
     items_found = Counter(group for group, _ in found)
     rows = []
     of_set = items.column("set").to_numpy(zero_copy_only=False)

@@ -17,7 +17,7 @@ from tasks.core.stage import Output
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.document import DOCUMENT, REJECTED
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.returned import documents, forgotten, ids, part_name, returning
+from tasks.formats.returned import forgotten, id_array, returned_documents, returned_part_name, returning
 
 
 def returned_parts(
@@ -34,16 +34,18 @@ def returned_parts(
     """
     numbers = range(index.count)
     gone = [found for _, found in sorted(engine.map(partial(forgotten, index, takedowns), numbers))]
-    found = sorted(engine.map(partial(returning, index, pa.concat_arrays([ids([]), *gone]), takedowns), numbers))
+    found = sorted(engine.map(partial(returning, index, pa.concat_arrays([id_array([]), *gone]), takedowns), numbers))
     back = {number: copies for number, copies in found if copies.num_rows}
     if back:
         own = ArtifactFolder(output.store, output.address, output.address.path)
         every = pa.concat_arrays([copies.column("id").combine_chunks() for copies in back.values()])
-        there = pa.concat_arrays([ids([]), *(found for _, found in engine.map(partial(read_again, own, every), names))])
+        there = pa.concat_arrays(
+            [id_array([]), *(found for _, found in engine.map(partial(read_again, own, every), names))]
+        )
         back = {
             number: copies.filter(pc.invert(pc.is_in(copies.column("id"), there))) for number, copies in back.items()
         }
-    specs = [PartSpec(part_name(number), copies) for number, copies in back.items() if copies.num_rows]
+    specs = [PartSpec(returned_part_name(number), copies) for number, copies in back.items() if copies.num_rows]
     return output.map_parts(engine, partial(returned_part, index), specs)
 
 
@@ -56,7 +58,7 @@ def read_again(own: ArtifactFolder, wanted: pa.Array, name: str) -> pa.Array:
 def returned_part(index: DedupIndex, part: Part, copies: pa.Table) -> None:
     """Writes the documents of some copies; runs on a worker."""
     part.count_in(copies.num_rows)
-    found = documents(index, copies).cast(DOCUMENT)
+    found = returned_documents(index, copies).cast(DOCUMENT)
     part.metric("text_bytes", sum(len(text.encode()) for text in found.column("text").to_pylist()))
     part.table("documents", found)
     part.table("rejected", REJECTED.empty_table(), out=False)

@@ -18,7 +18,7 @@ from tasks.core.stage import Part
 from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.document import marked
-from tasks.formats.paragraphs import FOUND, KIND, REPEAT, REPEATED, REPEATS
+from tasks.formats.paragraphs import PARAGRAPHS, REPEAT, REPEATED, REPEATS, REPEATS_FOUND
 from tasks.stages.paragraphs.count import COUNTS
 
 TOP_FILE = "top.parquet"
@@ -50,7 +50,7 @@ def mark_part(extracted: ArtifactFolder, own: ArtifactFolder, ranges: Buckets, p
     kept = pc.equal(counts.column("text").take(at.combine_chunks()), places.column("text"))
     again = pc.invert(pc.fill_null(kept, True)).to_numpy()
     part.count_in(len(ids))
-    part.table(KIND, marked(pa.table({REPEATED: _found(places, again, len(ids))}), ids))
+    part.table(PARAGRAPHS, marked(pa.table({REPEATED: _found(places, again, len(ids))}), ids))
     mine = places.filter(pa.array(again))
     whose = counts.take(at.filter(pa.array(again)).combine_chunks())
     columns = [ids.take(mine["row"]), mine["begin"], mine["end"], whose["documents"], whose["domains"]]
@@ -78,7 +78,7 @@ def _lengths(places: pa.Table) -> NDArray[np.int64]:
 
 
 def _found(places: pa.Table, again: NDArray[np.bool_], documents: int) -> pa.Array:
-    """Returns the column FOUND of `documents` documents."""
+    """Returns the column REPEATS_FOUND of `documents` documents."""
     rows, lengths = places["row"].to_numpy(), _lengths(places)
     whole, gone = (np.bincount(rows, weights=weight, minlength=documents) for weight in (lengths, lengths * again))
     left = np.bincount(rows, weights=places["words"].to_numpy() * ~again, minlength=documents)
@@ -90,7 +90,7 @@ def _found(places: pa.Table, again: NDArray[np.bool_], documents: int) -> pa.Arr
             share = float(gone[row] / whole[row])
             value = values[row] = {"share": share, "words_left": int(left[row]), "spans": []}
         value["spans"].append({"begin": begin, "end": end})
-    return pa.array(values, FOUND)
+    return pa.array(values, REPEATS_FOUND)
 
 
 def _examples(extracted: ArtifactFolder, name: str, ids: pa.ChunkedArray, places: pa.Table, top: pa.Table) -> pa.Table:

@@ -28,7 +28,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
-from tasks.formats.heldout import draw
+from tasks.formats.heldout import heldout_draw
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
@@ -215,7 +215,7 @@ def _lowest(documents: ArtifactFolder, most: int, path: str) -> dict[str, tuple[
     table = documents.table(path, columns=["id", "source"])
     hashes: dict[str, list[int]] = defaultdict(list)
     for doc_id, source in zip(table.column("id").to_pylist(), table.column("source").to_pylist(), strict=True):
-        hashes[source].append(draw(doc_id))
+        hashes[source].append(heldout_draw(doc_id))
     return {source: (len(found), sorted(found)[:most]) for source, found in hashes.items()}
 
 
@@ -238,7 +238,7 @@ def _import_part(job: _Job, part: Part, index: int, given: TokenSource) -> None:
     writer = ShardWriter(part, index, job.format, job.columns, job.shard_tokens)
     for document, tokens, n_bytes in token_import.documents(given, job.format, job.tokenizer.read(TOKENIZER).decode()):
         part.count_in()
-        split = HELDOUT if draw(document.uid.hex()) < below else TRAIN
+        split = HELDOUT if heldout_draw(document.uid.hex()) < below else TRAIN
         writer.add(Row(document.uid, document.url, tokens, n_bytes, labels), given.source, split)
     writer.close()
     with part.file(f"{fertility.FOLDER}/{part.name}.json") as file:
@@ -308,7 +308,7 @@ def _encoded(job: _Job, encoder: Checked, batch: pa.RecordBatch) -> Iterator[tup
     labels = zip(*columns, strict=True) if columns else ((),) * len(ids)
     encoded = _terminated(encoder.encode(texts), job.format)
     for doc_id, url, source, size, tokens, named in zip(ids, urls, sources, sizes, encoded, labels, strict=True):
-        split = HELDOUT if draw(doc_id) < job.heldout_below[source] else TRAIN
+        split = HELDOUT if heldout_draw(doc_id) < job.heldout_below[source] else TRAIN
         yield source, split, Row(bytes.fromhex(doc_id), url, tokens, size, named)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, KIND
+from tasks.formats.contamination import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate.scan import word_places
@@ -96,7 +96,7 @@ def test_items_are_found_however_they_are_written_and_named_with_share_and_place
 def test_every_document_has_a_row_with_its_largest_item(tmp_path: Path) -> None:
     config = sets(tmp_path, [{"query": f"{QUESTION} {SHORT}"}, {"query": QUESTION}])
     made = looked_at(tmp_path, config, {"one": QUESTION})
-    found = [row[CONTAMINATED] for row in rows_of(made, f"{KIND}/")]
+    found = [row[CONTAMINATED] for row in rows_of(made, f"{CONTAMINATION}/")]
     (only,) = [row for row in found if row]
     assert (len(found), only["set"], only["item"], only["share"], only["items"]) == (5, "quiz", "quiz.jsonl:2", 1.0, 2)
 
@@ -179,7 +179,7 @@ def test_a_page_with_a_whole_set_lists_the_items_of_the_largest_share(
     page = " . ".join(question if number > 4 else question[:-6] for number, question in enumerate(questions))
     made = looked_at(tmp_path, sets(tmp_path, [{"query": question} for question in questions]), {"page": page})
     assert matches(made) == {"page": [(f"quiz.jsonl:{number}", 1.0) for number in (8, 7, 6)]}
-    (best,) = [row[CONTAMINATED] for row in rows_of(made, f"{KIND}/") if row[CONTAMINATED]]
+    (best,) = [row[CONTAMINATED] for row in rows_of(made, f"{CONTAMINATION}/") if row[CONTAMINATED]]
     assert best["items"] == 8
 
 

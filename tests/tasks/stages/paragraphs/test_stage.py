@@ -11,7 +11,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.documents.text import normalise
-from tasks.formats.paragraphs import KIND, REPEATED
+from tasks.formats.paragraphs import PARAGRAPHS, REPEATED
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import REJECTED, corpus, document, rows_of, write
@@ -45,7 +45,7 @@ def looked_at(folder: Path, rows: list[dict[str, Any]], parts: int = 2, workers:
 def found_in(made: Artifact, rows: list[dict[str, Any]], parts: int = 2) -> dict[str, Any]:
     """What was found in each document, by the last part of its URL; None where nothing was."""
     names = [row["url"].rpartition("/")[2] for start in range(parts) for row in sorted(rows[start::parts], key=_id)]
-    return dict(zip(names, [row[REPEATED] for row in rows_of(made, f"{KIND}/")], strict=True))
+    return dict(zip(names, [row[REPEATED] for row in rows_of(made, f"{PARAGRAPHS}/")], strict=True))
 
 
 def _id(row: dict[str, Any]) -> str:
