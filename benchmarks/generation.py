@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from benchmarks.result import keep
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.decoding import Decoding
-from tasks.trainer.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, build
 
 VOCABULARY, ROWS = 4096, 8
 MODELS = {

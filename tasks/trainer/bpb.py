@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer import model_file
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.heldout import Heldout, Window, heldout, windows
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.trainer.attention import Attend, sdpa_mask
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.rope import rotary
-from tasks.trainer.transformer import Transformer
 
 
 @dataclass

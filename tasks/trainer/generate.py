@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tasks.core.config import Config
 from tasks.trainer.decoding import Decoding
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 
 
 class Sampling(Config):

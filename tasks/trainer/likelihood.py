@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.decoding import Decoding
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 
 
 class Request(NamedTuple):

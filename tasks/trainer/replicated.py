@@ -23,11 +23,11 @@ from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batch
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.ranks import Ranks, tree_sum
 from tasks.trainer.self_test import hash_of
-from tasks.trainer.transformer import Transformer, build
 
 GPU_TOLERANCE = 0.01
 """Relative difference of the norms of one share of a gradient, computed twice on a GPU."""

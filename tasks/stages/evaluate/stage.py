@@ -44,7 +44,7 @@ from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 
 VERSION = 1
 

@@ -20,10 +20,10 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.fp8 import use_fp8
 from tasks.trainer.kernels import best_kernel
 from tasks.trainer.loss import head_cross_entropy
+from tasks.trainer.model.transformer import Block, Recompute, Transformer
 from tasks.trainer.parallel.context import context_kernel, rows_of
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.placements import EMBEDDING, HEAD, LAYER, NORM
-from tasks.trainer.transformer import Block, Recompute, Transformer
 
 _STORED = {
     "aten::mm",

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.transformer import Transformer
 
 
 class Chunk(Transformer):

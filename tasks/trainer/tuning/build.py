@@ -11,7 +11,7 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoint import MODEL, is_whole, name_of, verify
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.initial import load_initial
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.lora import attach, merged_weights
 from tasks.trainer.tuning.preference import PreferenceTransformer
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import IGNORED
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.frozen import freeze
 from tasks.trainer.tuning.lora import adapters
 

@@ -21,7 +21,7 @@ from tasks.run.recipe import find_recipe
 from tasks.run.shell import main
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.trainer import chat_template
-from tasks.trainer.transformer import Transformer
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.build import build_tuned
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.spec import tuning_spec

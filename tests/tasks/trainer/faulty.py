@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 from tasks.trainer import failure, self_test
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.loop import Trainer
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.sharded import Sharded  # here: forked ranks need not import it, for 1.5 s each
 from tasks.trainer.ranks import Ranks
-from tasks.trainer.transformer import Transformer
 from tests.tasks.trainer.gangs import free_port
 
 

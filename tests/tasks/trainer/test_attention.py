@@ -10,7 +10,7 @@ from tasks.trainer.attention import Kernel, document_mask, sdpa_mask
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.flex import BLOCK, block_mask, flex
 from tasks.trainer.kernels import best_kernel
-from tasks.trainer.transformer import Block, build
+from tasks.trainer.model.transformer import Block, build
 from tasks.trainer.varlen import FEWEST, cu_seqlens, varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")

@@ -15,7 +15,7 @@ from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.bpb import bits_per_byte, document_bits
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.heldout import Heldout, heldout, windows
-from tasks.trainer.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 
 EOS, VOCABULARY, CONTEXT = 0, 40, 16

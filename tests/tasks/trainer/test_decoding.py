@@ -7,8 +7,8 @@ import torch
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.decoding import Decoding
 from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.rope_config import YarnRope
-from tasks.trainer.transformer import Transformer, build
 
 EOS, VOCABULARY, CONTEXT = 0, 50, 24
 SHAPES = {

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.fp8 import Fp8Linear, quantised, use_fp8
-from tasks.trainer.transformer import build
+from tasks.trainer.model.transformer import build
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.gguf_file import pairwise, write_gguf
 from tasks.trainer.huggingface import llama_config
 from tasks.trainer.huggingface_folder import copy_renamed, small_files
-from tasks.trainer.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 
 SEQ_LEN, STEPS = 64, 40

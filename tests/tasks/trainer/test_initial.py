@@ -20,8 +20,8 @@ from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.initial import changed_settings
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, read_metrics
+from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.spec import make_spec
-from tasks.trainer.transformer import Transformer
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_config, small_spec

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters, attach, merged_weights
 from tasks.trainer.tuning.method import TARGETS, LoraConfig
 

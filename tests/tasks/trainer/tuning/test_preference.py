@@ -7,7 +7,7 @@ import torch
 
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.loss import IGNORED
-from tasks.trainer.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters, attach
 from tasks.trainer.tuning.method import LoraConfig
 from tasks.trainer.tuning.preference import PreferenceTransformer

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tasks.trainer.huggingface import llama_config, llama_name
-from tasks.trainer.transformer import Transformer, build
+from tasks.trainer.model.transformer import Transformer, build
 from tests.tasks.trainer.tuning.test_preference import BETA, MODEL, PAIRS, model, packed
 
 VOCABULARY, EOS = 20, "<0>"
