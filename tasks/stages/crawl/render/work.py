@@ -28,8 +28,7 @@ from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
-from tasks.stages.crawl.render.browser import Browser, Rendered
-from tasks.stages.crawl.render.page import PageError
+from tasks.stages.crawl.render.browser import Browser, PageError, Rendered
 from tasks.stages.crawl.render.queue import Source, Waiting, source
 from tasks.stages.crawl.render.rendered import RenderedPart
 from tasks.stages.crawl.storage.fetchlog import GONE, RETRY, SUCCESS, Outcome

@@ -126,12 +126,12 @@ setTimeout(() => { said.textContent = "tried " + found.length; }, 1500);
 @pytest.fixture
 def send(render, inside, monkeypatch):
     def run(*, flags=True, script=True):
-        from tasks.stages.crawl.render import browser, page
+        from tasks.stages.crawl.render import browser
 
         if not flags:
             monkeypatch.setattr(browser, "FLAGS", ("--disable-gpu", "--disable-dev-shm-usage"))
         if not script:
-            monkeypatch.setattr(page, "_WITHOUT", "")
+            monkeypatch.setattr(browser, "_WITHOUT", "")
         with Site({}) as site:
             rendered = render(site, DATAGRAMS.replace("PORT", str(inside.port)), settle_ms=2500)
         return rendered.shown.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard
