@@ -3,12 +3,10 @@
 The annotator writes spans, which `consolidate` replaces by placeholders; recognisers and their sources are in
 `tasks.filters.recognisers`. The filter drops lists of contacts, of which masking would leave mostly placeholders.
 
-Names of persons, by a spaCy pipeline on the user's disk.
-
-Names have no format that a rule could recognise, so a trained model is needed. No model is part of this
-project, nor is one in a package index: spaCy publishes its pipelines elsewhere. It states some 10,000 words per second
-on a CPU for its large English one (spacy.io, "Facts & Figures"), which is hundreds of times slower than all other
-recognisers together.
+Names of persons have no format that a rule could recognise, so they need a trained model: a spaCy pipeline on the
+user's disk. None is part of this project, nor is one in a package index: spaCy publishes its pipelines elsewhere. It
+states some 10,000 words per second on a CPU for its large English one (spacy.io, "Facts & Figures"), which is hundreds
+of times slower than all other recognisers together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +26,15 @@ if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
 
-
 Kind = Literal["email", "phone", "ip", "ssn", "card", "iban", "address"]
 Country = Literal["US", "CA", "GB", "DE", "FR", "ES", "IT", "NL", "IN", "BR"]
+PERSON_LABELS = frozenset(("PERSON", "PER"))
+"""What spaCy's pipelines call a person: OntoNotes' label and WikiNER's."""
+
+_PIECE = 20_000
+"""Characters that are read at once: spaCy wants about a gigabyte for a million (its `max_length`)."""
+
+_UNUSED = ["tagger", "parser", "lemmatizer", "attribute_ruler", "morphologizer", "senter"]
 
 
 class Pii(Annotator):
@@ -56,12 +60,10 @@ class Pii(Annotator):
 
     def external(self) -> list[str]:
         """Returns the files of the pipeline as local paths: their bytes are part of the fingerprint."""
-
         return pipeline_files(self.names) if self.names else []
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the pipeline for names cannot be loaded."""
-
         self._names = Names(self.names) if self.names else None
 
     def type(self) -> "pa.StructType":
@@ -129,15 +131,6 @@ class PiiDense(Filter):
         """See `Filter.reasons`."""
         many = measured["count"] >= self.min_spans
         yield "pii_dense", many & (measured["per_1000_words"] > self.max_per_1000_words)
-
-
-PERSON_LABELS = frozenset(("PERSON", "PER"))
-"""What spaCy's pipelines call a person: OntoNotes' label and WikiNER's."""
-
-_PIECE = 20_000
-"""Characters that are read at once: spaCy wants about a gigabyte for a million (its `max_length`)."""
-
-_UNUSED = ["tagger", "parser", "lemmatizer", "attribute_ruler", "morphologizer", "senter"]
 
 
 class Names:

@@ -3,7 +3,7 @@
     text ─► places: one pass over digits, one over "@" ─► recognisers of a kind ─► resolve ─► spans (kind, start, end)
       └──► folding: a second pass over normalised text, where it differs ──┘
 
-One recogniser is one small file: `email_address`, `phone`, `ip_address`, `ssn`, `card`, `iban`, `postal_address`. A
-recogniser is called only at candidate positions of the scan, and reads a bounded number of characters to either side,
-so the time is linear in the length of any text.
+The recognisers are in `email_address`, `phone`, `numbers` (cards, IBANs, US social security numbers, IP addresses) and
+`postal_address`. A recogniser is called only at candidate positions of the scan, and reads a bounded number of
+characters to either side, so the time is linear in the length of any text.
 """

@@ -5,17 +5,14 @@ Folded are:
 - digits and letters of full width, spaces that do not break, dashes that stand for a hyphen (Unicode, blocks "Halfwidth
   and Fullwidth Forms" and "General Punctuation");
 - characters without width inside a word (Unicode, UAX 9 and UAX 14);
-- "@" and "." spelt as words (`spelt`);
+- "@" and "." spelt as words, a common obfuscation against harvesters: "jo (at) example (dot) org", "jo [at]
+  example.org", "jo at example dot org". There is no standard; the formats are those of real papers, pages and
+  newspapers. Without brackets both words must be there, and before them a word that does not commonly go before the
+  name of a site ("look at example dot com"): " at " alone is prose;
 - "@" written as "%40" (RFC 3986, section 2.1), "&#64;" (HTML) or "\u0040" (JSON);
 - a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is separated, and the
   underscores of Markdown's emphasis;
 - a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
-
-E-mail addresses whose "@" is spelt: "jo (at) example (dot) org", "jo [at] example.org", "jo at example dot org".
-
-A common obfuscation against harvesters. There is no standard; the formats are those of real papers, pages and
-newspapers. Without brackets both words must be there, and before them a word that does not
-commonly go before the name of a site ("look at example dot com"): " at " alone is prose.
 """
 
 import heapq
@@ -30,45 +27,21 @@ from tasks.filters.recognisers.places import DASHES, NO_WIDTH, SPACES, WIDE, WID
 from tasks.filters.recognisers.span import Span
 
 Edit = tuple[int, int, str]
-
 _DOT = r"(?: ?[(\[] ?(?i:dot) ?[)\]] ?)"
 _WORD = r"[\w%+-]{1,64}+"
 # Words contain no dot: a run matches in one way only.
 _HOST = re.compile(rf"(?P<at>[(\[] ?[aA][tT] ?[)\]] ?)(?=[^\W_]){_WORD}(?P<rest>(?:(?:\.|{_DOT}){_WORD}){{1,9}}+)")
+
 _BEFORE = re.compile(rf"{_WORD}(?:(?:\.|{_DOT}){_WORD}){{1,9}}+\Z")
 _DOTS = re.compile(_DOT)
 _LONGEST = 99
 """Characters before an "@" that are read: 64 (RFC 5321) and some spelt dots."""
 
-
-def in_brackets(text: str, places: Iterable[int]) -> Iterator[Edit]:
-    """Yields what to replace by "@" and "." where brackets open at `places`, in rising order and apart.
-
-    >>> list(in_brackets("jo (at) example (dot) org", [3]))
-    [(2, 8, '@'), (15, 22, '.')]
-    """
-    done = 0
-    for place in places:
-        host = _HOST.match(text, place)
-        end = place - (text[place - 1 : place] == " ")  # of the local part
-        if host is None or not text[max(0, end - 1) : end].isalnum():
-            continue
-        first = max(done, end - _LONGEST)
-        local = _BEFORE.search(text, first, end) if _DOTS.search(text, first, end) else None
-        spelt = [*_DOTS.finditer(text, local.start(), end)] if local else []
-        found = [(dot.start(), dot.end(), ".") for dot in spelt]
-        found.append((end, host.end("at"), "@"))
-        found += [(dot.start(), dot.end(), ".") for dot in _DOTS.finditer(text, host.start("rest"), host.end())]
-        for edit in found:
-            if edit[0] >= done:
-                yield edit
-                done = edit[1]
-
-
 _NAME = "[A-Za-z0-9][A-Za-z0-9-]{0,62}+"
 _SPOKEN = re.compile(rf" (?i:at) (?P<host>{_NAME}(?: (?:dot|DOT) {_NAME}){{1,5}}+)(?![\w@])")
 DOT = " dot "
 """Without it no address is read aloud."""
+
 _SPOKEN_DOT = re.compile(" (?:dot|DOT) ")
 _LOCAL = re.compile(r"(?<![\w.+@-])[A-Za-z0-9][\w+-]{0,62}+(?:(?:\.| (?:dot|DOT) )[\w+-]{1,63}+){0,4}+\Z")
 _BEFORE_SITES = re.compile(
@@ -81,43 +54,20 @@ _BEFORE_SITES = re.compile(
     re.IGNORECASE,
 )
 
-
-def has_dots(text: str) -> bool:
-    """Returns whether `DOT` occurs in a text; Arrow's search of a whole batch is six times as fast (`filters.pii`)."""
-    return DOT in text or DOT.upper() in text
-
-
-def spoken(text: str) -> Iterator[Edit]:
-    """Yields what to replace where " at " and " dot " are words, in rising order and apart.
-
-    >>> list(spoken("write to jo at example dot org")), list(spoken("look at example dot org"))
-    ([(11, 15, '@'), (22, 27, '.')], [])
-    """
-    done = 0
-    for found in _SPOKEN.finditer(text):
-        local = _LOCAL.search(text, max(done, found.start() - _LONGEST), found.start())
-        if local is None or _BEFORE_SITES.fullmatch(local.group()):
-            continue
-        at = found.start("host")
-        yield from ((dot.start(), dot.end(), ".") for dot in _SPOKEN_DOT.finditer(text, local.start(), found.start()))
-        yield found.start(), at, "@"
-        yield from ((dot.start(), dot.end(), ".") for dot in _SPOKEN_DOT.finditer(text, at, found.end()))
-        done = found.end()
-
-
 # Every form begins with a set of characters, which is what makes the search for it fast. Spaces are folded everywhere
 # once one stands beside a number: a whole address may be written with them.
 _PLAIN = re.compile(
     rf"[{WIDE}{WIDE_MARKS}{SPACES}{DASHES}]"
     rf"(?:(?<![{DASHES}])|(?<=[0-9){WIDE_DIGITS}\uff09][{DASHES}])(?=[0-9({WIDE_DIGITS}\uff08]))"
 )
+
 _INVISIBLE = re.compile(rf"[{NO_WIDTH}](?<=[0-9A-Za-z@.+()-][{NO_WIDTH}])[{NO_WIDTH}]{{0,7}}+(?=[0-9A-Za-z@.+()-])")
 _AT = re.compile(r"%40|&#(?:64|[xX]40);|\\u0040")
-
 _LABEL = (
     r"(?:tele(?:phone|fon|fax)|tel|phone|ph|fax|mobile?|mob|cell|handy|whatsapp|call|ssn|ip|ipv[46]|addr|host|client"
     r"|card|cc|pan|visa|mastercard|amex)"
 )
+
 # In this order: the first digit of a number glued to what is before it, or in a line of its own; the last one of a
 # number that a word is glued to.
 _EDGES = re.compile(
@@ -127,11 +77,13 @@ _EDGES = re.compile(
     r"|(?P<behind>(?<=[0-9]{2})(?=_(?![0-9A-Za-z])|[A-Z][a-z]{2}|(?i:fax|tel|mob|phone|cell|home|work|office|e-?mail|www|http|exp|bic)))"
     r")"
 )
+
 _LABEL_BEFORE = re.compile(rf"(?<![A-Za-z]){_LABEL}([=#_/.,-]?)[+(]{{0,2}}\Z", re.IGNORECASE)
 _TO_AT = re.compile(r"[A-Za-z0-9.$-]{1,64}+@")
 _CHAT_LINK = re.compile(r"\bwa\.me/(?=[1-9][0-9]{6})")
 # A hyphen may end the line of any number; without one, only a part too short to be a number by itself continues.
 _UNFINISHED = re.compile(r"(?:[0-9]-|\([0-9]{3}\)|\+(?:[ ().-]?[0-9]){1,6}[ -]?)\Z")
+
 _LONGEST_LABEL = 16
 # The labels' last letters: most text before a digit is not a label, which this shows without a regular expression.
 _LABEL_ENDS = (
@@ -262,3 +214,50 @@ def _edge(text: str, at: int, like: str | None) -> Iterator[Edit]:
 def _may_be_label(before: str) -> bool:
     """Returns whether the text before a digit ends like a label; always True if it is not ASCII."""
     return not before.isascii() or before.rstrip("+(").rstrip("=#_/.,-").lower().endswith(_LABEL_ENDS)
+
+
+def in_brackets(text: str, places: Iterable[int]) -> Iterator[Edit]:
+    """Yields what to replace by "@" and "." where brackets open at `places`, in rising order and apart.
+
+    >>> list(in_brackets("jo (at) example (dot) org", [3]))
+    [(2, 8, '@'), (15, 22, '.')]
+    """
+    done = 0
+    for place in places:
+        host = _HOST.match(text, place)
+        end = place - (text[place - 1 : place] == " ")  # of the local part
+        if host is None or not text[max(0, end - 1) : end].isalnum():
+            continue
+        first = max(done, end - _LONGEST)
+        local = _BEFORE.search(text, first, end) if _DOTS.search(text, first, end) else None
+        spelt = [*_DOTS.finditer(text, local.start(), end)] if local else []
+        found = [(dot.start(), dot.end(), ".") for dot in spelt]
+        found.append((end, host.end("at"), "@"))
+        found += [(dot.start(), dot.end(), ".") for dot in _DOTS.finditer(text, host.start("rest"), host.end())]
+        for edit in found:
+            if edit[0] >= done:
+                yield edit
+                done = edit[1]
+
+
+def has_dots(text: str) -> bool:
+    """Returns whether `DOT` occurs in a text; Arrow's search of a whole batch is six times as fast (`filters.pii`)."""
+    return DOT in text or DOT.upper() in text
+
+
+def spoken(text: str) -> Iterator[Edit]:
+    """Yields what to replace where " at " and " dot " are words, in rising order and apart.
+
+    >>> list(spoken("write to jo at example dot org")), list(spoken("look at example dot org"))
+    ([(11, 15, '@'), (22, 27, '.')], [])
+    """
+    done = 0
+    for found in _SPOKEN.finditer(text):
+        local = _LOCAL.search(text, max(done, found.start() - _LONGEST), found.start())
+        if local is None or _BEFORE_SITES.fullmatch(local.group()):
+            continue
+        at = found.start("host")
+        yield from ((dot.start(), dot.end(), ".") for dot in _SPOKEN_DOT.finditer(text, local.start(), found.start()))
+        yield found.start(), at, "@"
+        yield from ((dot.start(), dot.end(), ".") for dot in _SPOKEN_DOT.finditer(text, at, found.end()))
+        done = found.end()

@@ -1,30 +1,7 @@
-"""Payment card numbers.
+"""Numbers of persons: payment cards, IBANs, US social security numbers, IP addresses.
 
-Reads runs of digits. A number counts when its issuer's prefix, its length and its check digit agree.
-Sources: ISO/IEC 7812-1 (check digit), the networks' published issuer ranges.
-
-International bank account numbers.
-
-Reads from two letters and two digits on, in capitals or not. A number counts when it has its country's length and the
-right check digits; one that is not in capitals must also have its country's structure, to exclude hexadecimal hashes.
-Sources: ISO 13616-1 and the IBAN registry (SWIFT): lengths, structures, and fours with spaces as the form in print;
-dots, hyphens and an end of line between them are our own, as are small letters.
-
-Social security numbers of the United States.
-
-Reads runs of digits. Sources: Social Security Administration, "Social Security Number Randomization":
-areas 000, 666 and 900 to 999, group 00 and serial 0000 are never issued; two numbers printed in advertising were void.
-Internal Revenue Service, Internal Revenue Manual 3.21.263: taxpayers without one have a number of areas 900 to 999 and
-groups 50 and above, which counts beside a label.
-
-IP addresses that may identify a person's connection.
-
-Only addresses that the registries allocate count: private, loopback, link-local, documentation and multicast ranges do
-not (`ipaddress`, from the IANA special-purpose registries), and neither do networks
-("198.41.0.0/24"). "1.2.3.4" is both an address and a version: in the context of a version it is one, and four small
-numbers need a label of an address.
-
-Check digits of numbers.
+Each recogniser reads a stretch of a text that the scan has found; what counts as such a number, and by which source,
+stands above its forms and in its docstring.
 """
 
 import re
@@ -62,7 +39,9 @@ _CARD_ISSUERS = re.compile(
 
 
 def find_cards(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yields card numbers in text[start:end].
+    """Yields payment card numbers in text[start:end]: issuer's prefix, length and check digit agree.
+
+    Sources: ISO/IEC 7812-1 (check digit), the networks' published issuer ranges.
 
     >>> [span[1:3] for span in find_cards("Visa 4111 1111 1111 1111, exp. 12/30", 0, 36)]
     [(5, 24)]
@@ -126,7 +105,12 @@ _IBAN_GAP = re.compile(r"[ ./_\n-]")
 
 
 def find_iban(text: str, start: int) -> Iterator[Span]:
-    """Yields the IBAN that begins at `start`, if one does.
+    """Yields the international bank account number that begins at `start`, if one does, in capitals or not.
+
+    It has its country's length and the right check digits; one that is not in capitals must also have its country's
+    structure, to exclude hexadecimal hashes. Sources: ISO 13616-1 and the IBAN registry (SWIFT): lengths, structures,
+    and fours with spaces as the form in print; dots, hyphens and an end of line between them are our own, as are small
+    letters.
 
     >>> list(find_iban("Konto DE89 3704 0044 0532 0130 00 bei", 6))[0][:3]
     ('iban', 6, 33)
@@ -181,7 +165,12 @@ _SSN_LABELS = Labels(r"ssn\b|ss ?#|social[ -]security|soc\.? sec|taxpayer|itin\b
 
 
 def find_ssns(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yields numbers in text[start:end]: with dashes by their format, otherwise with a label.
+    """Yields US social security numbers in text[start:end]: with dashes by their format, otherwise with a label.
+
+    Sources: Social Security Administration, "Social Security Number Randomization": areas 000, 666 and 900 to 999,
+    group 00 and serial 0000 are never issued; two numbers printed in advertising were void. Internal Revenue Service,
+    Internal Revenue Manual 3.21.263: taxpayers without one have a number of areas 900 to 999 and groups 50 and above,
+    which counts beside a label.
 
     >>> [text[a:b] for text in ["SSN: 123-45-6789; part 12-345-6789"] for _, a, b, _ in find_ssns(text, 0, len(text))]
     ['123-45-6789']
@@ -220,7 +209,12 @@ _IP_LABELS = Labels(
 
 
 def find_ipv4(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yields the IPv4 addresses in text[start:end].
+    """Yields the IPv4 addresses in text[start:end] that may identify a person's connection.
+
+    Only addresses that the registries allocate count: private, loopback, link-local, documentation and multicast ranges
+    do not (`ipaddress`, from the IANA special-purpose registries), and neither do networks ("198.41.0.0/24"). "1.2.3.4"
+    is both an address and a version: in the context of a version it is one, and four small numbers need a label of an
+    address.
 
     >>> text = "Version 1.2.3.4 answered 8.8.8.8 from client 93.184.215.14, not 192.168.1.7"
     >>> [text[a:b] for _, a, b, _ in find_ipv4(text, 0, len(text))]

@@ -1,21 +1,15 @@
-r"""Telephone numbers.
+"""Telephone numbers.
 
 Reads runs of digits with separators. Three rules, the most certain first:
 - "+" or "00" and a country code, and the number exists in that country's plan;
-- a format that only telephone numbers have in one of the configured countries (`phone_formats`), and it exists;
+- a format that only telephone numbers have in one of the configured countries (`STRONG`), and it exists;
 - a label beside it ("Tel.", "call"), and it exists, or has at least a length that exists, in one of those countries.
 Whether a number exists is checked with `phonenumbers`, Google's libphonenumber in Python: 25 microseconds a call, which
 is why the cheaper check of the format is done first.
 
-"National formats of telephone numbers, for countries where the format alone identifies them.
-
-Each entry is a regular expression of digits and separators; whether such a number exists in the country's numbering
-plan is checked afterwards. What is missing here (Spain's and India's nine and ten bare digits, Germany's and Italy's
-open plans without brackets or dash) needs a label beside it. Sources: ITU-T E.123 (notation) and the national numbering
-plans as Google's libphonenumber states them.
-
->>> [country for country, form in STRONG.items() if form.fullmatch("(415) 555-0123")]
-['US', 'CA']
+Sources of the formats: ITU-T E.123 (notation) and the national numbering plans as libphonenumber states them. What is
+missing (Spain's and India's nine and ten bare digits, Germany's and Italy's open plans without brackets or dash) needs
+a label.
 """
 
 import re
@@ -28,13 +22,13 @@ from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Label
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
 
-
 _NORTH_AMERICA = (
     r"(?:1[-. ]?)?\( ?[2-9][0-9]{2} ?\)[ .-]?[2-9][0-9]{2}(?: - |[-. ])[0-9]{4}"
     r"|(?:1[-.])?[2-9][0-9]{2}(?P<dash>[-.]| - )[2-9][0-9]{2}(?P=dash)[0-9]{4}"
     r"|[2-9][0-9]{2}/[2-9][0-9]{2}[-.][0-9]{4}"
     r"|1 [2-9][0-9]{2} [2-9][0-9]{2}[- ][0-9]{4}"
 )
+
 _FORMS = {
     "US": _NORTH_AMERICA,
     "CA": _NORTH_AMERICA,
@@ -53,6 +47,7 @@ _FORMS = {
     "IN": r"0[1-9][0-9]{1,3}-[2-7][0-9]{5,7}",
     "BR": r"\(0?[1-9][0-9]\) ?(?:9 ?[0-9]{4}|[2-5][0-9]{3})[- ][0-9]{4}",
 }
+
 NO_END = "(?!x[0-9]{1,5}(?![0-9]))[0-9A-Za-z_%]"
 """Characters that cannot directly follow a number; "x12" can: the extension of an American line."""
 
@@ -62,8 +57,15 @@ _OPEN = (
     r"(?:(?<![0-9A-Za-z_=/#@&%$€£+.,])(?<![^\s-]-)|(?<=[^0-9],)|(?<=[-.][0-9]{4}[,/])"
     r"|(?<=\.(?:com|org|net|edu|gov))(?=\())"
 )
+
 _CLOSE = rf"(?!{NO_END}|[.:-][0-9]|(?<![-.][0-9]{{4}})[,/][0-9]| ?[€$£])"
 STRONG = {country: re.compile(f"{_OPEN}(?:{form}){_CLOSE}") for country, form in _FORMS.items()}
+"""National formats that identify a telephone number alone, by country: digits and separators.
+
+>>> [country for country, form in STRONG.items() if form.fullmatch("(415) 555-0123")]
+['US', 'CA']
+"""
+
 ANY = re.compile(f"{_OPEN}(?:{'|'.join(dict.fromkeys(_FORMS.values()))}){_CLOSE}")
 """The beginning of any of them: one search excludes most runs of digits, instead of one per country."""
 
@@ -81,32 +83,40 @@ _INTERNATIONAL = re.compile(
     r"|(?<![0-9+])(?P<glued>\+))[1-9]"
     rf"(?:{_GAP}[0-9]){{6,16}}+(?!{NO_END})"
 )
+
 # Of several groups, and not all of three digits: those are thousands.
 _GROUPS = re.compile(r"(?!\+ [0-9]{1,3}(?: [0-9]{3}){1,5}+\Z)\+ [0-9]{1,3}(?:[ -](?:\([0-9]{1,5}\)|[0-9]{1,8})){2}")
+
 _WEAK = re.compile(
     r"(?<![0-9A-Za-z_=#@&%$€£+,])(?<![\s0-9]\.)\(?\+?[0-9]"
     rf"(?:{_GAP}[0-9]){{6,13}}+(?!{NO_END}|[.,:][0-9]| ?[€$£])"
 )
+
 # Degrees, minutes and seconds of a declination ("+41 16 08.5"), or degrees with decimals.
 _SEXAGESIMAL = re.compile(
     r"\+ ?[0-9]{1,2} {1,2}[0-5]?[0-9] {1,2}[0-5]?[0-9](?:\.[0-9]{1,3}(?![0-9])|\Z)|\+[0-9]{1,3}\.[0-9]{1,6}\Z"
 )
+
 # A sum or reading with decimals: "+6073641856.9".
 _DECIMAL = re.compile(r"\+[0-9]{7,}\.[0-9]{1,3}(?![0-9])")
+
 # Thousands, decimals and pairs of them, minutes and seconds, and what is counted in a unit, as frequencies are.
 _AMOUNT = re.compile(
     r"[1-9][0-9]?(?:\.[0-9]{3}){2,3}|[1-9][0-9]{0,2}\.[0-9]{5,7}"
     r"|[0-9]{2,4}\.[0-9]{3} [0-9]{2,4}\.[0-9]{3}|[0-9]{1,3} [0-5][0-9] [0-5][0-9]\.[0-9]{1,3}|[0-9](?: [0-9])+"
 )
+
 _UNIT = re.compile(r" ?(?:[kMG]?Hz|[kMGT]i?B|[kcm]m|kg|bytes?|bits?)(?![A-Za-z])")
 # The line of an address before it: "TX 77002 USA 713 853 3848".
 _ADDRESS_BEFORE = re.compile(r"[A-Z][ ,]{1,3}[0-9]{5}(?:-[0-9]{4})?[ ,]{1,3}(?:USA|U\.S\.A\.)[ ,;:]{1,3}\Z")
+
 _ARGUMENT = re.compile(r"[A-Za-z0-9_]\(\Z")
 _YEAR = "(?:1[5-9]|20)[0-9]{2}"
 _DATE = re.compile(
     rf"\(?{_YEAR}[ -/\u2013]{{1,3}}{_YEAR}\)?|{_YEAR}([-./ ])[01]?[0-9]\1[0-3]?[0-9](?:[^0-9].*)?"
     rf"|[0-3]?[0-9]([-./ ])[0-3]?[0-9]\2{_YEAR}|[0-9]{{3}}-[0-9]{{3}}"
 )
+
 _CELL_BEFORE, _CELL = re.compile(r"[0-9][ \t]\Z"), re.compile(r"[ \t][0-9]")
 _CALL = r"calls?\b(?![ -]?(?:n(?:o\b|r\b|um)|mark|sign))"  # the call number of a book, the call sign of a station
 _GOODS = Labels(r"phone|tel\b|calls?\b|fax\b", GOODS)

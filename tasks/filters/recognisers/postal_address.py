@@ -1,29 +1,19 @@
 r"""Postal addresses: house number and street, with further evidence.
 
-A street line alone ("10 Downing Street") names a place; with a postcode and town, a flat, or a label
-beside it, it is personal data. The forms and their sources are in `address_forms`.
+A street line alone ("10 Downing Street") names a place; with a postcode and town, a flat, or a label beside it, it is
+personal data. Addresses are read from the house number on, by one form per country. Those of the United States and
+Canada are read backwards from their last line: "NJ 07701", state and postcode, is the most distinctive part. From there
+the text before it is read as an address as long as it can be one (names, numbers, small words, line ends with their
+indentation), back to a house number or a post office box. What goes before that, a suite or a floor, belongs to it.
 
-"Postal addresses of the United States and Canada, read backwards from their last line.
-
-Reads from numbers that may be a postcode. "NJ 07701" is the most distinctive part of an address: state and postcode.
-From there the text before it is read as an address as long as it can be one (names, numbers, small words, line ends
-with their indentation), back to a house number or a post office box. What goes before that, a suite or a floor, belongs
-to it. A street without a postcode is read forwards (`STREET`).
-
-Every repetition is bounded and possessive; what is read before a postcode is `_AMERICAN_LONGEST` characters, once per
-number that may be a house's, of which the nearest `_MOST_HOUSES` are tried.
-
-Source: USPS Publication 28 (lines of an address, states, street suffixes, unit designators), Canada Post's addressing
-guidelines.
-
-Formats of postal addresses: one regular expression per country, from the house number on.
-
-Every repetition is bounded, and a run of characters matches in one way only: words are matched possessively ("+" behind
-a quantifier), and whatever follows begins with a character that does not occur in words. With two ways to match a run,
-a hundred characters cost half a minute.
+Every repetition is bounded and possessive ("+" behind a quantifier), and a run of characters matches in one way only:
+whatever follows a word begins with a character that does not occur in words. With two ways to match a run, a hundred
+characters cost half a minute. What is read before a postcode is `_AMERICAN_LONGEST` characters, once per number that
+may be a house's, of which the nearest `_MOST_HOUSES` are tried.
 
 Sources: Royal Mail's postcode format and BS 7666 (United Kingdom), DIN 5008 (Germany; Austria and Switzerland write
-alike), NF Z10-011 (France), and UPU S42 for Spain, Italy and the Netherlands.
+alike), NF Z10-011 (France), UPU S42 for Spain, Italy and the Netherlands; USPS Publication 28 (lines of an address,
+states, street suffixes, unit designators), Canada Post's addressing guidelines.
 """
 
 import re
@@ -151,7 +141,7 @@ _MORE_TYPES = (
 )
 
 # From its first digit on; the letter before it of a Canadian one belongs to the preceding pattern.
-_POSTCODE = re.compile(
+_AMERICAN_POSTCODE = re.compile(
     r"[0-9](?:(?:(?<=[A-Za-z.)*#/>|%;\s]\s[0-9])|(?<=[A-Za-z.],\s[0-9])|(?<=[A-Za-z],[0-9]))[0-9]{4}"
     r"(?: ?- ?[0-9]{4})?(?![0-9])"
     r"|(?P<CA>(?<=[A-Z][0-9])[A-Z][ -]?[0-9][A-Z][0-9](?![0-9A-Za-z])))"
@@ -181,7 +171,7 @@ _OF_A_UNIT = re.compile(rf"(?:(?<![A-Za-z])(?i:{_UNIT_WORD})\.?[ ]{{0,2}}|\#[ ]?
 _BOX = r"(?:(?:P\.? ?O\.?|Post(?:al)? Office) ?)?(?:Box|BOX|box|Drawer)|P\.?O\.?B\.?"
 _SPELT = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten"
 # A number that is not continued by a word or another number.
-_HOUSE = re.compile(
+_AMERICAN_HOUSE = re.compile(
     rf"(?<![\w./$€£+%-])(?<![0-9][,:])(?:(?P<box>(?:{_BOX})[ ]{{0,2}}#?[0-9]{{1,7}}(?![0-9]))"
     r"|[0-9]{1,6}(?:-[0-9]{1,5})?(?:[A-Za-z]|[ ]1/2)?(?=[ \t\n,])"
     rf"|(?:{_SPELT})(?=[ ][A-Z]))"
@@ -189,12 +179,12 @@ _HOUSE = re.compile(
 # A year begins an address only before the name of a street.
 _YEAR = re.compile("(?:19|20)[0-9]{2}(?![0-9])")
 
-_SMALL = (
+_AMERICAN_SMALL = (
     "of|the|and|at|on|by|de|la|le|las|los|el|del|du|des|da|suite|floor|apt|apartment|room|unit|box|building|bldg"
     "|rue|boul|chemin|avenue"
 )
 _APART = r"[\s,;:|·–—()/-]{1,60}+"
-_TOKEN = rf"(?:[A-ZÀ-ÖØ-Þ0-9#&][\w'’.&/#-]{{0,40}}+|(?:{_SMALL})(?![\w'’]))"
+_TOKEN = rf"(?:[A-ZÀ-ÖØ-Þ0-9#&][\w'’.&/#-]{{0,40}}+|(?:{_AMERICAN_SMALL})(?![\w'’]))"
 _STRETCH = re.compile(rf"{_APART}(?:{_TOKEN}{_APART}){{1,18}}+")
 _STREET_WORD = (
     rf"(?i:(?<=\w[ \n])(?:{_SHORT_TYPES}|{_TYPES}|{_MORE_TYPES})(?![A-Za-z]))"
@@ -210,7 +200,7 @@ _NAMED = re.compile(rf"{_APART}{_TOKEN}(?:[ ]{_TOKEN}){{0,6}}?[ \t]{{0,3}}+(?:[,
 # Street, town and no mark between, "1400 Smith Houston": not where a town's name may begin, since what precedes it then
 # counts something ("3 West Palm Beach").
 _RUN_ON = re.compile(r"[ ](?P<first>[A-Z][A-Za-z'’.-]{1,24})(?:[ ][A-Z][A-Za-z'’.-]{1,24}){1,3}[ ,]{1,3}\Z")
-_PLACE = re.compile(
+_AMERICAN_PLACE = re.compile(
     r"(?:New|North|South|East|West|San|Santa|Saint|Ste?\.?|Los|Las|La|El|Fort|Ft\.?|Mount|Mt\.?|Port|Point|Lake|Salt|Palm"
     r"|Long|Grand|Great|Little|Big|Cedar|Des|Baton|Colorado|Kansas|Oklahoma|Corpus|Ann|Boca|Coral|Daytona|Delray|Del|De"
     r"|Green|Grosse|High|Iowa|Jersey|Jefferson|Redondo|Silver|Sioux|Union|Walnut|White|Winston|Rapid|Rock|Round|Royal"
@@ -242,7 +232,7 @@ def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) ->
     """
     done = 0  # no address extends over the postcode of another one: so the total read is at most the text
     for start in starts:
-        code = _POSTCODE.match(text, start)
+        code = _AMERICAN_POSTCODE.match(text, start)
         if code is None or ("CA" if code["CA"] else "US") not in countries:
             continue
         before = _PROVINCE_BEFORE if code["CA"] else _STATE_BEFORE
@@ -260,7 +250,9 @@ def _begin(text: str, first: int, end: int) -> int | None:
     # A character for a character: no place moves.
     window = _LINE.sub(lambda found: "\n" + " " * (len(found.group()) - 1), text[first:end])
     houses = [
-        one for one in _HOUSE.finditer(window) if not _OF_A_UNIT.search(window, max(0, (at := one.start()) - 16), at)
+        one
+        for one in _AMERICAN_HOUSE.finditer(window)
+        if not _OF_A_UNIT.search(window, max(0, (at := one.start()) - 16), at)
     ]
     begin = None
     for house in reversed(houses[-_MOST_HOUSES:]):
@@ -283,7 +275,7 @@ def _is_address(window: str, house: re.Match[str]) -> bool:
     if house["box"]:
         return True
     run_on = _RUN_ON.match(window, at)
-    if run_on and not _PLACE.fullmatch(run_on["first"]) and _is_large(window, house):
+    if run_on and not _AMERICAN_PLACE.fullmatch(run_on["first"]) and _is_large(window, house):
         return True
     # The last name before the state is the town.
     last = len(window.rstrip(" \t\n,;"))

@@ -1,9 +1,8 @@
-"""Scan of a text: one pass for digits, one for "@"; a second time where `folding` changes the text.
+"""Candidate positions are found in one pass, recognisers decide about them, and what they find can be masked.
 
-`places` finds candidate positions, at up to 350 million characters per second; the recognisers of
-`tasks.filters.recognisers` decide about them. Digits are ASCII digits; others are folded.
-
-Masking: spans of a text, such as the personal data in it, give way to their kinds in angle brackets.
+`places` finds the positions, at up to 350 million characters per second. Where `folding` changes the text, the folded
+text is scanned, too. Digits are ASCII digits; others are folded. Masked spans give way to their kinds in angle
+brackets.
 """
 
 import re
@@ -16,7 +15,6 @@ from tasks.filters.recognisers.places import GAPS, Places, look
 from tasks.filters.recognisers.span import Span, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
-
 # Tried at those places, in this order: where an IBAN or an IPv6 address begins (nothing is consumed but its first
 # digit), an IPv4 address, a run of at least seven digits with the usual separators between them, an IPv4 address
 # before too few digits for a run.
@@ -29,6 +27,7 @@ _NUMBERS = re.compile(
     r"|(?P<short>[0-9]{0,2}(?:\.[0-9]{1,3}){3}(?![0-9.]))"
     r")"
 )
+
 _NUMBER_KINDS = frozenset(("phone", "ip", "ssn", "card", "iban"))
 _BEYOND = 9
 """Characters behind a run that its recognisers may read: a number that continues as something else does not count."""
@@ -43,8 +42,7 @@ def find(
         text: any text.
         kinds: which of KINDS to search for.
         countries: ISO 3166 codes of the countries whose national telephone numbers and addresses are searched for.
-        dots: whether `spelt.DOT` occurs in the text in any case, where computed for many texts at once; None:
-            look.
+        dots: whether `folding.DOT` occurs in the text in any case, where computed for many texts at once; None: look.
 
     >>> [span[:3] for span in find("Ann, ann@example.org, +1 415-555-0123")]
     [('email', 5, 20), ('phone', 22, 37)]

@@ -1,9 +1,4 @@
-"""A span of personal data, and the resolution of overlapping spans.
-
-Labels of numbers: the last one before a number, or one in brackets behind it.
-
-"Call us about order 4155550123" contains two labels; the nearer one counts.
-"""
+"""What recognisers share: spans with their evidence, labels beside a number, the resolution of overlapping spans."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +6,26 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
+
+BEFORE = 48
+"""Characters before a number in which its label is searched for: a short phrase, or the line above in a table."""
+
+_AFTER = 16
+GOODS = (
+    r"isbn|issn|ean\b|gtin|upc\b|asin\b|sku\b|part\b|parts\b|model|modell|serial|s/n|item n|product (?:code|id|n)"
+    r"|artikel|batch|lot\b|barcode|patent|doi\b|pmid|pmc|arxiv|cas\b|cve\b"
+)
+"""Words before numbers of goods, books and papers, which may look like anything."""
+
+OTHER_NUMBERS = (
+    rf"{GOODS}|order|invoice|item|product|id\b|ids\b|uuid|ref\b|refs\b|reference|case\b|ticket|account|acct|konto\b"
+    r"|rechnung|bestell|kunden|kd-?nr|auftrag|commande|facture|siret|siren|référence|pedido|factura|referencia|ordine"
+    r"|fattura|codice|bestelling|factuur|fatura|cnpj|cpf|price|preis|prix|tracking|timestamp|unix|epoch|hash|sha\b|commit"
+    r"|version|build|coordinates|lat\b|lon\b|latitude|longitude|vat\b|ust|iban|card|karte|carte|tarjeta|transaction"
+    r"|call[ -]?(?:n(?:o\b|r\b|um)|mark|sign)|callsign|shelf ?mark|signatur\b|dewey|lccn|oclc|accession|frequenc|qth\b"
+    r"|customer|company n|registration|reg\b|pp?\b|pages?\b|seiten?\b|vol\b"
+)
+"""Words before numbers that are not personal data: goods, orders, files, places, times."""
 
 
 class Evidence(IntEnum):
@@ -88,14 +103,10 @@ def _trimmed(span: Span, text: str, at_start: bool, at_end: bool) -> Span:
     return span._replace(start=start, end=end)
 
 
-BEFORE = 48
-"""Characters before a number in which its label is searched for: a short phrase, or the line above in a table."""
-
-_AFTER = 16
-
-
 class Labels:
     """Two sets of words: those that make a number personal, and those that make it something else.
+
+    The last one before a number counts, or one in brackets behind it: "Call us about order 4155550123" contains two.
 
     Args:
         yes: words or beginnings of words in lower case, as regular expressions without groups.
@@ -127,20 +138,3 @@ def _window(text: str, start: int) -> int:
         return line
     above = text.rfind("\n", first, line - 1) + 1 or first
     return line if any(character.isdigit() for character in text[above:line]) else above
-
-
-GOODS = (
-    r"isbn|issn|ean\b|gtin|upc\b|asin\b|sku\b|part\b|parts\b|model|modell|serial|s/n|item n|product (?:code|id|n)"
-    r"|artikel|batch|lot\b|barcode|patent|doi\b|pmid|pmc|arxiv|cas\b|cve\b"
-)
-"""Words before numbers of goods, books and papers, which may look like anything."""
-
-OTHER_NUMBERS = (
-    rf"{GOODS}|order|invoice|item|product|id\b|ids\b|uuid|ref\b|refs\b|reference|case\b|ticket|account|acct|konto\b"
-    r"|rechnung|bestell|kunden|kd-?nr|auftrag|commande|facture|siret|siren|référence|pedido|factura|referencia|ordine"
-    r"|fattura|codice|bestelling|factuur|fatura|cnpj|cpf|price|preis|prix|tracking|timestamp|unix|epoch|hash|sha\b|commit"
-    r"|version|build|coordinates|lat\b|lon\b|latitude|longitude|vat\b|ust|iban|card|karte|carte|tarjeta|transaction"
-    r"|call[ -]?(?:n(?:o\b|r\b|um)|mark|sign)|callsign|shelf ?mark|signatur\b|dewey|lccn|oclc|accession|frequenc|qth\b"
-    r"|customer|company n|registration|reg\b|pp?\b|pages?\b|seiten?\b|vol\b"
-)
-"""Words before numbers that are not personal data: goods, orders, files, places, times."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.places import look
-from tasks.filters.recognisers.postal_address import _POSTCODE
+from tasks.filters.recognisers.postal_address import _AMERICAN_POSTCODE
 from tasks.filters.recognisers.scan import find
 
 
@@ -133,6 +133,8 @@ def test_every_postcode_behind_a_state_is_looked_at(text: str) -> None:
     places = set(look(text).digits)
     # Of what stands inside a longer number nothing is a postcode.
     codes = {
-        one.start() for one in _POSTCODE.finditer(text) if not re.match("[0-9]", text[one.start() - 1 : one.start()])
+        one.start()
+        for one in _AMERICAN_POSTCODE.finditer(text)
+        if not re.match("[0-9]", text[one.start() - 1 : one.start()])
     }
     assert codes <= places
