@@ -1,11 +1,20 @@
-"""The document: one text with its provenance, as a row of a Parquet file; and what gave none."""
+"""The document: one text with its provenance, as a row of a Parquet file; and what gave none.
+
+Tables of layouts and pages, beside the documents of a part.
+
+`layout/<part>.parquet` has a row per document with a layout, sorted by id; `pages/<part>.parquet` a row per page of
+every file that was opened, sorted by URL, source and page. Documents themselves stay as they are without paged files.
+"""
 
 import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.formats.documents.layout import Piece
 
 DOCUMENT = pa.schema(
     [
@@ -20,7 +29,7 @@ DOCUMENT = pa.schema(
         pa.field("published", pa.timestamp("ms", tz="UTC")),
         pa.field("canonical", pa.string()),  # the page's rel="canonical" link
         pa.field("licence", pa.string()),  # URL or name of the licence as stated: a hint, not a right
-        # Other fields of a row of a dump, as a JSON object; null for documents from elsewhere.
+        # A JSON object: other fields of a row of a dump, or `author` and `site` of a page that states them; else null.
         pa.field("metadata", pa.string()),
         pa.field("text", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),  # "web", or the name of a file source
@@ -85,3 +94,51 @@ def _misfit(where: str) -> InputError:
     return InputError(
         f"{where}: the tables do not hold the same documents in the same order", "run the stages that made them again"
     )
+
+
+LAYOUT = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field(
+            "layout",
+            pa.list_(
+                pa.struct(
+                    [
+                        *(pa.field(name, pa.int32(), nullable=False) for name in ("start", "end")),
+                        pa.field("kind", pa.string(), nullable=False),
+                        pa.field("page", pa.int32(), nullable=False),
+                        *(pa.field(name, pa.float32(), nullable=False) for name in ("x0", "y0", "x1", "y1")),
+                    ]
+                )
+            ),
+            nullable=False,
+        ),
+    ]
+)
+PAGES = pa.schema(
+    [
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("page", pa.int32(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+        pa.field("needs_ocr", pa.bool_(), nullable=False),
+    ]
+)
+
+
+def layout_row(document: str, pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Returns the row of `LAYOUT` of the document with that id."""
+    names = ("x0", "y0", "x1", "y1")
+    return {
+        "id": document,
+        "layout": [
+            {
+                "start": one.start,
+                "end": one.end,
+                "kind": one.kind,
+                "page": one.page,
+                **dict(zip(names, one.box, strict=True)),
+            }
+            for one in pieces
+        ],
+    }

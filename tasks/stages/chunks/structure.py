@@ -31,7 +31,7 @@ _PARAGRAPH = re.compile(r"\S.*(?:\n.*\S.*)*")
 _BOX = ("page", "x0", "y0", "x1", "y1")
 
 Piece = Mapping[str, Any]
-"""An entry of a layout (`tasks.formats.layout_tables`)."""
+"""An entry of a layout (`tasks.formats.documents.document`)."""
 
 
 class Block(NamedTuple):

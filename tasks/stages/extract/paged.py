@@ -1,6 +1,6 @@
 """Layout and pages of the paged files of one part, beside its documents.
 
-Writes `layout/<part>.parquet` and `pages/<part>.parquet` (tasks.formats.layout_tables), in parts with such files only.
+Writes `layout/<part>.parquet` and `pages/<part>.parquet` (tasks.formats.documents.document), in parts with such files only.
 """
 
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.stage import Part
+from tasks.formats.documents.document import LAYOUT, PAGES, layout_row
 from tasks.formats.documents.layout import PageScore
-from tasks.formats.layout_tables import LAYOUT, PAGES, layout_row
 from tasks.stages.extract.guard import Outcome
 from tasks.stages.extract.row import Content, Poison, Row
 

@@ -3,7 +3,7 @@
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
 `documents/<part>.parquet` (tasks.formats.documents.document.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
 url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
-with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.layout_tables).
+with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.documents.document).
 
 With a dedup index (`tasks.formats.returned`), the documents that come back are in parts of their own, as they were
 extracted before.

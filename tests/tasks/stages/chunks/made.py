@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.artifact import Artifact
-from tasks.formats.documents.document import DOCUMENT
-from tasks.formats.layout_tables import LAYOUT
+from tasks.formats.documents.document import DOCUMENT, LAYOUT
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import Count, counter
 from tasks.stages.tokens.bpe import train
