@@ -39,7 +39,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.proxy import Guard, Proxy
-from tasks.stages.crawl.render.queue import Source
+from tasks.stages.crawl.render.stage import Source
 
 _GRACE_S = 3.0
 _LOOK_S = 0.05

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import VERSION
-from tasks.stages.crawl.render.queue import Waiting
+from tasks.stages.crawl.render.stage import Waiting
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome, to_links, to_table
 from tasks.stages.crawl.storage.segment import account
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix

@@ -5,6 +5,10 @@ state of their hosts), the hosts of the seeds and the hosts file. Writes parts l
 with one conversion record per page (the finished document, referring to the response record it was made from), index/,
 log/ and links/. Without `[crawl.render] enabled` the artifact is empty and no browser is needed. A small page takes
 1.8 s, of which 1 s is waiting for it to rest, and 0.8 CPU-seconds.
+
+The render queue: the pages of a segment that need a browser, and their captures.
+
+Its order is a function of the segment, so that a resumed stage makes the same parts.
 """
 
 import asyncio
@@ -13,12 +17,17 @@ import logging
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
 from tasks.core.stage import Inputs, Output, Report
+from tasks.formats.warc import archive
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Politeness
@@ -29,8 +38,56 @@ from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.render.proxy import Guard
-from tasks.stages.crawl.render.queue import Waiting, queue
-from tasks.stages.crawl.storage.fetchlog import HOSTS, RULES, clock_of, rules_of
+from tasks.stages.crawl.storage.fetchlog import HOSTS, RULES, SUCCESS, clock_of, rules_of
+
+_LOG = "log/"
+_COLUMNS = ["url", "host", "depth", "record_id", "warc_file", "warc_offset"]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One page of the queue; the columns of its row in the fetch log."""
+
+    url: str
+    host: str
+    depth: int
+    record_id: str
+    warc_file: str
+    warc_offset: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A captured page: its canonical URL, its headers and its decoded body."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+def queue(segment: Artifact) -> list[Waiting]:
+    """Returns the pages that need a browser: the first of every host, the second of every host, and so on."""
+    condition = pc.field("render") & (pc.field("status") == SUCCESS)
+    rows = [row for path in segment.files(_LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
+    pages = sorted((Waiting(**row) for row in rows), key=lambda page: (page.depth, page.url))
+    seen: Counter[str] = Counter()
+    ranked = []
+    for page in pages:
+        ranked.append((seen[page.host], page.depth, page.host, page.url, page))
+        seen[page.host] += 1
+    return [page for *_, page in sorted(ranked, key=lambda row: row[:4])]
+
+
+def source(segment: Artifact, page: Waiting, limit: int) -> Source:
+    """Returns the capture of a page, with at most `limit` bytes of its decoded body.
+
+    Raises:
+        ValueError: the archive has no such capture.
+    """
+    with segment.open(page.warc_file) as file:
+        capture = archive.capture_at(file, page.warc_offset)
+    return Source(page.url, capture.headers, capture.body(limit).data)
+
 
 VERSION = 3
 

@@ -78,7 +78,7 @@ class OneSite(Guard):
 @pytest.fixture
 def render(chromium, tmp_path):
     from tasks.stages.crawl.render.browser import Browser
-    from tasks.stages.crawl.render.queue import Source
+    from tasks.stages.crawl.render.stage import Source
 
     def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
         async def work():
