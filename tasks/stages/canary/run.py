@@ -32,7 +32,7 @@ from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.fence import Fence
-from tasks.trainer.launcher import train_local
+from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.notice import Notice, obeyed
 from tasks.trainer.recovery import Recovery

@@ -28,7 +28,7 @@ from tasks.trainer.environment import check_every_here, checkpoints_here, layout
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import MERGED
-from tasks.trainer.launcher import train_local
+from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.notice import Notice, known_of

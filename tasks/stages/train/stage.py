@@ -38,7 +38,7 @@ from tasks.trainer.faults import FAULTS
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.initial import changed_settings
-from tasks.trainer.launcher import train_local
+from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.mixing import epochs

@@ -19,7 +19,7 @@ from tasks.trainer import checkpoint
 from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code
-from tasks.trainer.launcher import explain, train_local, training_command
+from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import METRICS, read_metrics

@@ -17,7 +17,7 @@ from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.trainer import checkpoint, failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.launcher import LOG, explain, train_local, training_command
+from tasks.trainer.launch.launcher import LOG, explain, train_local, training_command
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.parent_watch import PARENT_PIPE
@@ -31,7 +31,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.launcher import train_local
+from tasks.trainer.launch.launcher import train_local
 train_local(TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), lambda step, values: None, int(sys.argv[2]))
 """
 

@@ -14,7 +14,7 @@ from tasks.core.store import Store
 from tasks.trainer import checkpoint
 from tasks.trainer.environment import PREEMPTION
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.launcher import training_command
+from tasks.trainer.launch.launcher import training_command
 from tasks.trainer.metrics import METRICS, last_step, read_metrics
 from tasks.trainer.place_config import PreemptionNotice
 from tasks.trainer.preemption import Aws, Gcp, NoAnswer, watch

@@ -11,7 +11,7 @@ from tasks.formats.tokens.plan import Slices
 from tasks.trainer import checkpoint
 from tasks.trainer.batches import Batches
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.launcher import train_local
+from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.loss import IGNORED
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
