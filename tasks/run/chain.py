@@ -10,8 +10,8 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.groups import named_in
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATION, MATCHES
 from tasks.formats.documents.chunks import KIND as CHUNKS
+from tasks.formats.documents.document import CONTAMINATION, MATCHES
 from tasks.formats.documents.key_index import OWN_FOLDER, KeyIndex
 from tasks.formats.example_readings import KIND as TUNED
 from tasks.formats.example_readings import is_tuned

@@ -13,7 +13,7 @@ from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
 from tasks.filters.catalogue import known
-from tasks.formats.contamination import CONTAMINATION
+from tasks.formats.documents.document import CONTAMINATION
 from tasks.formats.documents.tombstones import in_force
 from tasks.formats.paragraphs import PARAGRAPHS
 from tasks.run.lineage import artifact_of_version

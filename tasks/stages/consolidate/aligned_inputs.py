@@ -20,8 +20,7 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, CONTAMINATION, found_in
-from tasks.formats.documents.document import mark_of, same_mark, same_rows
+from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION, found_in, mark_of, same_mark, same_rows
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.paragraphs import PARAGRAPHS, REPEATED, repeated_in
 
@@ -71,7 +70,7 @@ class AlignedParts:
         Returns:
             documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
             document; null for none) and a column for each annotator of `judged`: null where any annotator failed. Where
-            such were looked for, they also have `contaminated` (`tasks.formats.contamination`) and
+            such were looked for, they also have `contaminated` (`tasks.formats.documents.document`) and
             `repeated_paragraphs` (`tasks.formats.paragraphs`).
 
         Raises:

@@ -1,7 +1,7 @@
 """Second pass over a part: which items each document contains, without the n-grams that are common.
 
 Reads the hits of the first pass (`scan`) and ids, URLs and sources of the documents, no texts. Writes the two tables
-of `tasks.formats.contamination`.
+of `tasks.formats.documents.document`.
 
 The report reads `contamination/` and `matches/` of all parts, one at a time, and writes `sets.parquet` and
 `report.html`; every match stays in `matches/`, only the largest are shown.
@@ -24,8 +24,15 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.pages import template
 from tasks.core.stage import Part
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, CONTAMINATION, ITEM_FOUND, ITEM_MATCH, MATCHES, SETS_FILE
-from tasks.formats.documents.document import marked
+from tasks.formats.documents.document import (
+    CONTAMINATED,
+    CONTAMINATION,
+    ITEM_FOUND,
+    ITEM_MATCH,
+    MATCHES,
+    SETS_FILE,
+    marked,
+)
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex
 
@@ -34,7 +41,7 @@ MOST_ITEMS = 1000
 
 
 class Found(NamedTuple):
-    """An item in a document; see `tasks.formats.contamination`. `item` is a row of ITEMS."""
+    """An item in a document; see `tasks.formats.documents.document`. `item` is a row of ITEMS."""
 
     item: int
     share: float

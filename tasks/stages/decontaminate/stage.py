@@ -5,7 +5,7 @@ Reads `extracted` (documents/) and the files of the sets. Writes
     index/                  items and n-grams of the sets (`index`)
     hits/ counts/           per part, where n-grams occur and in how many texts (`scan`)
     common.parquet          the n-grams that are common in the corpus: number, and hash
-    contamination/ matches/ per part, the verdicts (`tasks.formats.contamination`)
+    contamination/ matches/ per part, the verdicts (`tasks.formats.documents.document`)
     sets.parquet            per set: items, those too short or common, those found, documents (`judge.SETS`)
     report.html             the same for people, with the largest matches; also in MLflow, beside `matches.csv`
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.core.artifact import Artifact
-from tasks.formats.contamination import MATCHES, SETS_FILE
+from tasks.formats.documents.document import MATCHES, SETS_FILE
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import of_checkpoint
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.formats.contamination import CONTAMINATED
+from tasks.formats.documents.document import CONTAMINATED
 from tasks.formats.documents.external_files import find
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tests.conftest import run_stage_in

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.contamination import CONTAMINATED, CONTAMINATION
+from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate.scan import word_places
