@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.filters.counting.portions import insertions, looked_up, places, portions
+from tasks.filters.counting.columns import insertions, looked_up, places, portions
 from tasks.filters.counting.words import Words
 
 # Words processed together: the tables of their n-grams fit into the processor's L2 cache.

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.filters.counting.portions import insertions, places, portions, running_sums
+from tasks.filters.counting.columns import insertions, places, portions, running_sums
 
 NEWLINE = ord("\n")
 _SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
