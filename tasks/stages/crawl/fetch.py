@@ -31,7 +31,6 @@ from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.frontier.scheduler import WAITING, Frontier, Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
-from tasks.stages.crawl.frontier.visit import Visitor, unasked
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
@@ -49,6 +48,7 @@ from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
 from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
 from tasks.stages.crawl.storage.spool import Spool
+from tasks.stages.crawl.visit import Visitor, unasked
 
 VERSION = 6
 

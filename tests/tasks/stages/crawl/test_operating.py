@@ -17,8 +17,8 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl import policy as policies
-from tasks.stages.crawl.frontier.visit import Visitor
 from tasks.stages.crawl.status import LIVE_FILE, SILENT_S, render, status
+from tasks.stages.crawl.visit import Visitor
 from tests.waiting import until
 
 RECIPE = """
