@@ -13,9 +13,8 @@ from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.store import Store
 from tasks.filters.catalogue import known
-from tasks.formats.documents.document import CONTAMINATION
+from tasks.formats.documents.document import CONTAMINATION, PARAGRAPHS
 from tasks.formats.documents.tombstones import in_force
-from tasks.formats.paragraphs import PARAGRAPHS
 from tasks.run.lineage import artifact_of_version
 from tasks.run.recipe_validation import all_kinds
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs

@@ -20,9 +20,18 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND, groups_of, path_of
 from tasks.core.part import POISON
 from tasks.core.store import Store
-from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION, found_in, mark_of, same_mark, same_rows
+from tasks.formats.documents.document import (
+    CONTAMINATED,
+    CONTAMINATION,
+    PARAGRAPHS,
+    REPEATED,
+    found_in,
+    mark_of,
+    repeated_in,
+    same_mark,
+    same_rows,
+)
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.paragraphs import PARAGRAPHS, REPEATED, repeated_in
 
 RECAPTURED = "recaptured"
 """Metric of dedup: documents of pages with several captures."""
@@ -71,7 +80,7 @@ class AlignedParts:
             documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
             document; null for none) and a column for each annotator of `judged`: null where any annotator failed. Where
             such were looked for, they also have `contaminated` (`tasks.formats.documents.document`) and
-            `repeated_paragraphs` (`tasks.formats.paragraphs`).
+            `repeated_paragraphs` (`tasks.formats.documents.document`).
 
         Raises:
             InputError: ids or their order differ.

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.pages import template
-from tasks.formats.documents.document import CONTAMINATED
-from tasks.formats.paragraphs import REPEATED
+from tasks.formats.documents.document import CONTAMINATED, REPEATED
 from tasks.stages.consolidate.config import GOLD
 from tasks.stages.consolidate.funnel import KEPT, totals
 

@@ -16,9 +16,8 @@ from tasks.core.errors import InputError
 from tasks.core.part import POISON
 from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
-from tasks.formats.documents.document import CONTAMINATED
+from tasks.formats.documents.document import CONTAMINATED, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN
-from tasks.formats.paragraphs import REPEATED
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import DECONTAMINATE, DEDUP, KEPT, LANGUAGE, QUALITY
 

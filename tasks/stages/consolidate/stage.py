@@ -9,7 +9,7 @@ their source, and shown nowhere. Writes
     rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
                              REJECTED), the attributes that the filters read, one struct column each, the evaluation
                              item found in it and its repeated paragraphs (`tasks.formats.documents.document.ITEM_FOUND`,
-                             `tasks.formats.paragraphs.REPEATS_FOUND`), where such were looked for
+                             `tasks.formats.documents.document.REPEATS_FOUND`), where such were looked for
     index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.documents.key_index`)
     replaced/<part>.parquet  documents of earlier versions that those of this one replace (`resolve.REPLACED`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)
@@ -37,9 +37,8 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.language_codes import UNDETERMINED
 from tasks.formats.documents import key_index
-from tasks.formats.documents.document import CONTAMINATED, DOCUMENT
+from tasks.formats.documents.document import CONTAMINATED, DOCUMENT, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN
-from tasks.formats.paragraphs import REPEATED
 from tasks.stages.consolidate import audit, duplicates_page
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig

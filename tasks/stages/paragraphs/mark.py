@@ -1,7 +1,7 @@
 """Third step, per part: the repeated paragraphs of each document, and examples for the report.
 
 Reads `places/` of the part, `counts/` of all ranges one after the other, ids of the documents, and the texts of those
-that the report shows. Writes the two tables of `tasks.formats.paragraphs`, and
+that the report shows. Writes the two tables of `tasks.formats.documents.document`, and
 
     examples/<part>.parquet  beginnings of the most repeated paragraphs whose first document is in this part (EXAMPLE)
 """
@@ -17,8 +17,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.documents.document import marked
-from tasks.formats.paragraphs import PARAGRAPHS, REPEAT, REPEATED, REPEATS, REPEATS_FOUND
+from tasks.formats.documents.document import PARAGRAPHS, REPEAT, REPEATED, REPEATS, REPEATS_FOUND, marked
 from tasks.stages.paragraphs.count import COUNTS
 
 TOP_FILE = "top.parquet"

@@ -6,7 +6,7 @@ Reads `extracted` (documents/). Writes
                               it, and not in the artifact
     counts/ top/              per range of hashes, documents and domains of the repeated ones (`count`)
     top.parquet               the most repeated of all ranges (`count.COUNTS`)
-    paragraphs/ repeats/      per part, the findings (`tasks.formats.paragraphs`)
+    paragraphs/ repeats/      per part, the findings (`tasks.formats.documents.document`)
     examples/                 per part, beginnings of the most repeated ones (`mark`)
     boilerplate.parquet       the 100 most repeated paragraphs with counts and an example (`BOILERPLATE`)
     report.html               the same for people; also in MLflow

@@ -10,8 +10,8 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
+from tasks.formats.documents.document import PARAGRAPHS, REPEATED
 from tasks.formats.documents.text import normalise
-from tasks.formats.paragraphs import PARAGRAPHS, REPEATED
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import REJECTED, corpus, document, rows_of, write
