@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.filters.counting.stretches import NEWLINE, buffers, lines_of, size, strings
+from tasks.filters.counting.columns import NEWLINE, buffers, lines_of, size, strings
 
 
 class Lines:

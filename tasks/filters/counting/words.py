@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.filters.counting.columns import looked_up, places, portions, running_sums
+from tasks.filters.counting.columns import Bounds, looked_up, places, portions, running_sums, size, stretches
 from tasks.filters.counting.english import pieces
-from tasks.filters.counting.stretches import Bounds, size, stretches
 from tasks.filters.counting.word_kinds import ENDS, MARK, NO_LETTER, STOP, STOP_WORDS, SYMBOL, Known, joined, look_at
 
 # The tables are dropped before they contain more chunks, words or characters: 400 MB. For a document whose splits alone
