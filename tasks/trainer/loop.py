@@ -19,10 +19,10 @@ import torch
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.corruption import Gradient, Integrity
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.initial import load_initial
+from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs

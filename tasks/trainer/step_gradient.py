@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.trainer.batches import Batch
-from tasks.trainer.corruption import Gradient, Integrity
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.guard import Guard
+from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.poison import described, guilty, slices_with_losses
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
