@@ -164,7 +164,7 @@ def _log_lines(log_file: IO[bytes]) -> None:
 def _environment(gang: Gang | None) -> dict[str, str]:
     """Returns the environment of the run: ours, the parent watch's pipe, the gang, and this code first on the path."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
-    path = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     around = gang.environment() if gang else {}
     return {**ours, **around, PARENT_PIPE: "stdin", "PYTHONPATH": os.pathsep.join(path)}
 

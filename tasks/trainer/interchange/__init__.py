@@ -1,0 +1,1 @@
+"""The model in the formats of others: Hugging Face, PEFT, GGUF."""
