@@ -33,6 +33,9 @@ from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolE
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
 
 VERSION = "0.1"
+SOFTWARE = f"sluice/{VERSION}"
+"""The crawler, as WARC files name it."""
+
 # Seconds, and an address that may be written without "url=" and in quotes.
 _REFRESH = re.compile(r"""\s*[\d.]+(?:\s*[;,]|\s)\s*(?:url\s*=\s*)?(?:"([^"]+)|'([^']+)|([^"'\s].*))""", re.I)
 _CONTROL = re.compile(r"[\0\r\n]")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import VERSION
+from tasks.stages.crawl.http.client import SOFTWARE
 from tasks.stages.crawl.render.stage import Waiting
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome, to_links, to_table
 from tasks.stages.crawl.storage.segment import account
@@ -69,8 +69,7 @@ class RenderedPart:
     def _open(self) -> WarcWriter:
         if self._writer is None:
             file = self._stack.enter_context(self._part.file(self._warc))
-            software = f"sluice/{VERSION}"
-            self._writer = WarcWriter(file, self._warc, software, self._agent, self._config.warc_compression)
+            self._writer = WarcWriter(file, self._warc, SOFTWARE, self._agent, self._config.warc_compression)
         return self._writer
 
     def _finish(self) -> None:
