@@ -25,6 +25,10 @@ The files of an artifact `paragraphs`, row by row and part by part beside the do
 
 A paragraph is a line of text with a word in it, without the white space around it. Places are code points of the
 document's text, end exclusive.
+
+What is held out of learning: drawn by a hash, the same in every version, in pretraining and in fine-tuning.
+
+Of the same keys a larger share holds out all that a smaller one does.
 """
 
 import hashlib
@@ -36,6 +40,7 @@ import pyarrow as pa
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.formats.documents.layout import Piece
+from tasks.formats.documents.text import hash64
 
 DOCUMENT = pa.schema(
     [
@@ -235,3 +240,16 @@ def repeated_in(paragraphs: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> 
     table = paragraphs.table(f"{PARAGRAPHS}/{part}.parquet")
     same_mark(mark_of(ids), table, f"{paragraphs.address}, {part}")
     return table.column(REPEATED)
+
+
+_RANGE = 2**64
+
+
+def heldout_draw(key: str) -> int:
+    """Returns a uniform 64-bit integer of a key, such as a document's id; what is below some limit is held out."""
+    return hash64(f"heldout/{key}")
+
+
+def is_heldout(key: str, share: float) -> bool:
+    """Returns whether a key is among the share that is held out."""
+    return heldout_draw(key) < round(share * _RANGE)

@@ -22,8 +22,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
+from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.formats.heldout import is_heldout
 from tasks.stages.finetune import from_chunks, from_files
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.stages.finetune.encoding import FILE, Encoder, eos_id

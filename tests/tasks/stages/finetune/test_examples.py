@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.examples import HELDOUT, Examples
-from tasks.formats.heldout import is_heldout
 from tasks.run.inputs import external_refs
 from tasks.stages.finetune import examples as stage
 from tasks.stages.finetune.config import ExamplesConfig
