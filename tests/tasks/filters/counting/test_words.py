@@ -9,10 +9,9 @@ import pytest
 
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
-from tasks.filters.counting.affixes import apart
 from tasks.filters.counting.columns import stretches
 from tasks.filters.counting.contractions import specials
-from tasks.filters.counting.english import pieces
+from tasks.filters.counting.english import apart, pieces
 from tasks.filters.counting.words import Vocabulary
 
 
