@@ -9,6 +9,11 @@ log/ and links/. Without `[crawl.render] enabled` the artifact is empty and no b
 The render queue: the pages of a segment that need a browser, and their captures.
 
 Its order is a function of the segment, so that a resumed stage makes the same parts.
+
+One part of a render task's artifact: a WARC file of conversion records with its index, log and links.
+
+The files are those of a segment (log: `fetchlog.FETCH_LOG`, links: `fetchlog.LINKS`), so that update and publish read
+both alike. The WARC file is left out where no page of the part could be rendered.
 """
 
 import asyncio
@@ -20,25 +25,39 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
-from tasks.core.stage import Inputs, Output, Report
+from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.warc import archive
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import HostRules
 from tasks.stages.crawl.http.address import Grants
-from tasks.stages.crawl.http.client import Client, agent_of
+from tasks.stages.crawl.http.client import SOFTWARE, Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.render.proxy import Guard
-from tasks.stages.crawl.storage.fetchlog import HOSTS, RULES, SUCCESS, clock_of, rules_of
+from tasks.stages.crawl.storage.fetchlog import (
+    CAPTURED,
+    HOSTS,
+    RULES,
+    SUCCESS,
+    Outcome,
+    clock_of,
+    rules_of,
+    to_links,
+    to_table,
+)
+from tasks.stages.crawl.storage.segment import account
+from tasks.stages.crawl.storage.warc import WarcWriter, suffix
 
 _LOG = "log/"
 _COLUMNS = ["url", "host", "depth", "record_id", "warc_file", "warc_offset"]
@@ -175,3 +194,70 @@ def _on_signal(output: Output) -> Iterator[None]:
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+MIME = "text/html; charset=utf-8"
+
+
+class RenderedPart:
+    """The files of one part while it is made; use as a context manager around `add`.
+
+    Args:
+        part: the part.
+        config: the crawl's settings.
+        agent: User-Agent, for warcinfo.
+        browser: name and version of the browser, for the records' notes.
+    """
+
+    def __init__(self, part: Part, config: CrawlConfig, agent: str, browser: str) -> None:
+        self._part = part
+        self._config = config
+        self._agent = agent
+        self._browser = browser
+        self._name = f"{part.name}-{part.attempt}"
+        self._warc = f"warc/{self._name}{suffix(config.warc_compression)}"
+        self._stack = contextlib.ExitStack()
+        self._writer: WarcWriter | None = None
+        self._rows: list[Outcome] = []
+
+    def __enter__(self) -> "RenderedPart":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._finish()
+        else:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def add(self, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
+        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
+        if outcome.status in CAPTURED:
+            writer = self._open()
+            notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}
+            when = outcome.fetched_at or datetime.now(UTC)
+            written = writer.conversion(page.url, when, html, MIME, page.record_id, notes)
+            outcome = outcome._replace(
+                payload_digest=written.payload_digest,
+                record_id=written.record_id,
+                warc_file=self._warc,
+                warc_offset=written.offset,
+            )
+        account(self._part, outcome)
+        self._rows.append(outcome)
+
+    def _open(self) -> WarcWriter:
+        if self._writer is None:
+            file = self._stack.enter_context(self._part.file(self._warc))
+            self._writer = WarcWriter(file, self._warc, SOFTWARE, self._agent, self._config.warc_compression)
+        return self._writer
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            index = self._writer.finish()
+            self._stack.close()
+            with self._part.file(f"index/{self._name}.cdxj", rows=len(index)) as file:
+                file.write("".join(f"{line}\n" for line in index).encode())
+        links = to_links(self._rows, self._config.partitions)
+        for folder, table in (("log", to_table(self._rows)), ("links", links)):
+            with self._part.file(f"{folder}/{self._name}.parquet", rows=table.num_rows) as file:
+                pq.write_table(table, file, compression="zstd", compression_level=3)

@@ -29,8 +29,7 @@ from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
 from tasks.stages.crawl.render.browser import Browser, PageError, Rendered
-from tasks.stages.crawl.render.rendered import RenderedPart
-from tasks.stages.crawl.render.stage import Source, Waiting, source
+from tasks.stages.crawl.render.stage import RenderedPart, Source, Waiting, source
 from tasks.stages.crawl.storage.fetchlog import GONE, RETRY, SUCCESS, Outcome
 
 log = logging.getLogger("sluice.crawl")
