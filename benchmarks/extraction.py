@@ -7,19 +7,21 @@ The folders and the metrics are those of `benchmarks.gold_pages`; every F1 has a
 hosts. The trees of `blocks` were grown from these pages, and what they reach there says little; "blocks, unseen hosts"
 is the nested figure that `train_blocks` kept: each page is scored by trees that have seen nothing of its host.
 
-Titles and dates are those that the pages' markers have written down: the share that is equal, case and typographic
-quotes aside, beside trafilatura's.
+Titles, authors, dates and names of sites are those that the pages' markers have written down: the share that is equal
+beside trafilatura's, case, punctuation and the order of several authors aside.
 
 Speed is pages per CPU-second of one process: the least time of each page over the rounds, summed up, the contenders
 taken in turn, so that a busy machine hits all alike. Ours includes what the library leaves out: the check for pages
-made to stall it, cleaning, title, date, licence. The whole stage runs on the same pages as a crawl stores them, from
-compressed records to committed Parquet, its child process included, in turn with the bare library from the same WARC
-file: as it comes, and asked to leave out what the fast extractor leaves out. `--warc` measures the stage on the pages
-of other files, too; `--only-stage` leaves the other figures as they are. Writes `benchmarks/results/extraction.json`.
+made to stall it, cleaning, title, author, date, licence. The whole stage runs on the same pages as a crawl stores
+them, from compressed records to committed Parquet, its child process included, in turn with the bare library from the
+same WARC file: as it comes, and asked to leave out what the fast extractor leaves out. `--warc` measures the stage on
+the pages of other files, too; `--only-stage` leaves the other figures as they are. Writes
+`benchmarks/results/extraction.json`.
 """
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -31,7 +33,7 @@ from typing import Any
 from resiliparse.parse.html import HTMLTree
 
 from benchmarks.extract_stage import captures_of, measure_stage
-from benchmarks.gold_pages import GoldPage, SegmentPage, read_pages, read_segments, squeezed
+from benchmarks.gold_pages import GoldPage, SegmentPage, read_pages, read_segments
 from benchmarks.result import keep
 from benchmarks.train_blocks import scores
 from tasks.stages.extract.config import ExtractConfig
@@ -95,40 +97,50 @@ def measure(pages: Sequence[GoldPage | SegmentPage], rounds: int) -> dict[str, d
     }
 
 
+_STATED = ("title", "author", "date", "sitename")
+
+
 def stated(pages: Sequence[SegmentPage]) -> dict[str, dict[str, float]]:
-    """Returns shares of the pages with a title or date written down for which each reader has the same."""
+    """Returns how many titles, authors, dates and names of sites each reader gives, and how many are right."""
 
-    def ours(page: SegmentPage) -> tuple[str, str]:
-        found = read_about(HTMLTree.parse(page.html))
-        return found.title, found.published.date().isoformat() if found.published else ""
+    def ours(page: SegmentPage) -> tuple[str, ...]:
+        found = read_about(HTMLTree.parse(page.html), page.url)
+        day = found.published.date().isoformat() if found.published else ""
+        return found.title, found.author, day, found.site
 
-    readers = {"sluice": ours}
+    readers: dict[str, Callable[[SegmentPage], tuple[str, ...]]] = {"sluice": ours}
     if find_spec(_SLOW):
         import trafilatura
 
-        def theirs(page: SegmentPage) -> tuple[str, str]:
+        def theirs(page: SegmentPage) -> tuple[str, ...]:
             found = trafilatura.extract_metadata(page.html, default_url=page.url)
-            return found.title or "", found.date or ""
+            return found.title or "", found.author or "", found.date or "", found.sitename or ""
 
         readers[_SLOW] = theirs
     return {name: _stated(pages, reader) for name, reader in readers.items()}
 
 
-def _stated(pages: Sequence[SegmentPage], reader: Callable[[SegmentPage], tuple[str, str]]) -> dict[str, float]:
+def _stated(pages: Sequence[SegmentPage], reader: Callable[[SegmentPage], tuple[str, ...]]) -> dict[str, float]:
     found = [reader(page) for page in pages]
     result: dict[str, float] = {}
-    for place, name in enumerate(("title", "date")):
+    for place, name in enumerate(_STATED):
         both = [
             (page.stated[name], one[place]) for page, one in zip(pages, found, strict=True) if page.stated.get(name)
         ]
         given = [(expected, value) for expected, value in both if value]
-        right = sum(_plain(expected) == _plain(value) for expected, value in given)
+        plain = _authors if name == "author" else _plain
+        right = sum(plain(expected) == plain(value) for expected, value in given)
         result |= {f"{name}_pages": len(both), f"{name}_given": len(given), f"{name}_right": right}
     return result
 
 
 def _plain(text: str) -> str:
-    return squeezed(text).casefold().replace("’", "'").replace("–", "-")
+    return " ".join(re.findall(r"[\w]+", text.casefold()))
+
+
+def _authors(names: str | list[str]) -> list[str]:
+    joined = "; ".join(names) if isinstance(names, list) else names
+    return sorted(map(_plain, re.split(r"[;,/&]|\b(?:und|and|et|y)\b", joined)))
 
 
 def _copies(pages: Sequence[GoldPage]) -> Iterator[tuple[str, bytes]]:
@@ -175,9 +187,7 @@ def _print(result: dict[str, Any]) -> None:
         )
         print(f"{name:30} {' '.join(f'{one:>22}' for one in both)} {speed}")
     for name, row in result.get("stated", {}).items():
-        print(
-            f"{name:30} " + ", ".join(f"{of}s {row[f'{of}_right']} of {row[f'{of}_pages']}" for of in ("title", "date"))
-        )
+        print(f"{name:30} " + ", ".join(f"{of}s {row[f'{of}_right']} of {row[f'{of}_pages']}" for of in _STATED))
     for name, row in (*result["whole_stage"].items(), *result.get("whole_stage_other_pages", {}).items()):
         print(
             f"{name:30} {row['pages_per_cpu_second']:38.0f} {row['megabytes_per_cpu_second']:11.1f}"

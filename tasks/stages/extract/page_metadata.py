@@ -37,8 +37,8 @@ _RIGHTS = ("dcterms.license", "dc.rights.license", "license", "licence", "dcterm
 _HEAD = (
     'title, base[href], link:is([rel~="canonical" i], [rel~="license" i]), '
     'meta:is([http-equiv="content-language" i], [property*="publi" i], [name*="publi" i], [name*="dat" i], '
-    '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property="og:title" i], [property="og:site_name" i], [name*="author" i], '
-    '[property*="author" i], [name*="creator" i], [name="byl" i])'
+    '[name^="dcterms" i], [itemprop], [name*="licen" i], [name*="rights" i], [property="og:title" i], '
+    '[property="og:site_name" i], [name*="author" i], [property*="author" i], [name*="creator" i], [name="byl" i])'
 )
 # Anywhere in the page: a date by RDFa or microdata, h-entry (microformats.org) or the old `pubdate`; robots tags, which
 # browsers move into the body of a page whose head ends too early. Not every `time`: pages hold thousands that tell of
@@ -114,8 +114,9 @@ _IN_ADDRESS = re.compile(
 _LONGEST_DATE = 200  # characters in which a date is looked for
 # "Text und Fotos: ", "Written by ", "Von ".
 _BY = re.compile(
-    r"(?:(?:text|photos?|fotos?)\s*(?:and|und|&|,)?\s*)*(?:(?:written|posted|published|geschrieben|veröffentlicht)\s*)?"
-    r"(?:by|von|vom|par|por|door|av|di|authors?|autore?|autorin|auteur|text)\b\s*:?\s*(?=\S)",
+    r"(?:(?:text|photos?|fotos?)(?:\s*(?:and|und|&|,)\s*(?:text|photos?|fotos?))*\s*(?::|by\b|von\b)"
+    r"|(?:(?:written|posted|published|geschrieben|veröffentlicht)\s+)?"
+    r"(?:by|von|vom|par|por|door|av|di|authors?|autore?|autorin|auteur)\b)\s*:?\s*(?=\S)",
     re.I,
 )
 # What follows a name: a separator, or the date.
@@ -286,7 +287,7 @@ def _published(head: _Head, objects: list[dict[str, Any]], times: list[str]) -> 
 
 
 def _likely_date(document: Any, url: str) -> datetime | None:
-    """Returns the date of the first `time` element if it shows one, of the URL, or of the first element named after a date."""
+    """Returns the date that the first `time` element shows, of the URL, or of the first element named after dates."""
     found = None
     if (element := document.query_selector("time[datetime]")) is not None:
         stated, shown = element.getattr("datetime") or "", element.text or ""

@@ -125,7 +125,7 @@ def _checked(content: Content) -> Content:
     published = content.published
     if published is not None:
         published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
-    texts = ("text", "title", "language_hint", "canonical", "licence")
+    texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
     cleaned = {field: clean(getattr(content, field)) for field in texts}
     if content.layout and cleaned["text"] != content.text:
         raise ValueError("a parser that gives a layout gives its text as tasks.formats.documents.text.clean returns it")

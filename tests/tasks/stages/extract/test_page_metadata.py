@@ -9,6 +9,7 @@ from resiliparse.parse.html import HTMLTree
 from tasks.stages.extract.page_metadata import About, absolute, moment, read_about
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)
+JSON_LD = '<script type="application/ld+json">'
 CC = "https://creativecommons.org/licenses/by-sa/4.0/"
 
 
@@ -28,9 +29,14 @@ def about(head: str = "", body: str = "", root: str = "") -> About:
         ("", '<time itemprop="datePublished" datetime="2019-11-20">yesterday</time>'),
         ("", "<time class='x entry-date' datetime='2019-11-20T02:00+02:00'>"),
         ("", "<time pubdate datetime='2019-11-20'>"),
+        ("", "<time datetime='2019-11-20'>Wednesday, 20 Nov</time>"),
+        ("", "<span class='post-date'>Am 20. November 2019 um 9 Uhr</span>"),
+        ("", "<p class=published>November 20th, 2019</p>"),
+        ("", "<div class=meta__date>20.11.2019</div>"),
+        ("", "<li itemprop=dateCreated>20 de noviembre de 2019</li>"),
     ],
 )
-def test_the_date_is_read_from_meta_tags_json_ld_and_time(head: str, body: str) -> None:
+def test_the_date_is_read_from_markup_and_elements_named_after_dates(head: str, body: str) -> None:
     assert about(head, body).published == DAY
 
 
@@ -39,6 +45,9 @@ def test_the_date_is_read_from_meta_tags_json_ld_and_time(head: str, body: str) 
     [
         ("", "<p>Published on 20 November 2019</p>"),
         ("", "<time datetime='2019-11-20'>the day of the battle</time>"),
+        ("", "<p class=date>11/12/2019</p>"),
+        ("", "<p class=date>31.02.2019</p>"),
+        ("", "<p class=date>20 Brumaire 2019</p>"),
         ('<meta name="last-update" content="2019-11-20">', ""),
         ('<meta property="article:modified_time" content="2019-11-20">', ""),
         ('<meta name="date" content="20/11/2019">', ""),
@@ -53,6 +62,54 @@ def test_the_date_is_read_from_meta_tags_json_ld_and_time(head: str, body: str) 
 )
 def test_a_date_is_never_guessed(head: str, body: str) -> None:
     assert about(head, body).published is None
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://a.example/2019/11/20/title", DAY),
+        ("https://a.example/news/2019-11/20/c_1.htm", DAY),
+        ("https://a.example/docs/20191120_speech.html", DAY),
+        ("https://a.example/2019/13/20/title", None),
+        ("https://a.example/2019/43/title", None),
+    ],
+)
+def test_the_date_of_a_page_without_one_is_that_of_its_url(url: str, expected: datetime | None) -> None:
+    assert read_about(HTMLTree.parse("<p>text"), url).published == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "expected"),
+    [
+        ('<meta name="author" content="Eva Roth">', "", "Eva Roth"),
+        ('<meta property="article:author" content="https://a.example/eva">', "", ""),
+        ('<meta property="og:site_name" content="A Blog"><meta name="author" content="a blog">', "", ""),
+        (
+            '<meta name="citation_author" content="Roth, E."><meta name="citation_author" content="Li, W.">',
+            "",
+            "Roth, E.; Li, W.",
+        ),
+        (
+            "",
+            '<script type="application/ld+json">{"author": [{"name": "Eva Roth"}, "Wei Li"]}</script>',
+            "Eva Roth; Wei Li",
+        ),
+        (
+            "",
+            '<script type="application/ld+json">{"@graph": [{"@type": "Person", "@id": "#e", "name": "Eva Roth"}, '
+            '{"@type": "Article", "author": {"@id": "#e"}}]}</script>',
+            "Eva Roth",
+        ),
+        ("", "<p class=byline>Text und Fotos: Eva Roth am 3. Mai</p>", "Eva Roth"),
+        ("", "<a rel=author href=/eva>By Eva Roth</a><p class=author>Wei Li says", "Eva Roth"),
+        ("", "<p class=author>Eva studied many things, has lived in five countries and writes about all of them.", ""),
+        ("", "<p class=author>admin</p>", ""),
+        ("", "<p>By Eva Roth</p>", ""),
+        ("", '<script type="application/ld+json">{"author": {"@id": "#e", "name": {"a": 1}}}</script>', ""),
+    ],
+)
+def test_authors_are_read_from_markup_and_bylines(head: str, body: str, expected: str) -> None:
+    assert about(head, body).author == expected
 
 
 def test_of_several_dates_the_better_known_name_wins_and_an_article_before_its_site() -> None:
@@ -149,8 +206,9 @@ def test_thousands_of_times_that_tell_of_something_else_hide_nothing_behind_them
 
 @pytest.mark.parametrize("value", ["entry-date\u00a0x", "entry-date\x0bx", "Entry-Date", "entry-dates", "x-entry-date"])
 def test_a_class_is_what_stands_between_the_white_space_of_html(value: str) -> None:
-    assert about("", f"<time class='{value}' datetime='2019-11-20'>").published is None
-    assert about("", f"<time class='\n{value}\t\fentry-date\r' datetime='2019-11-20'>").published == DAY
+    time = "<time class='{}' datetime='2019-11-20'>the battle</time>"
+    assert about("", time.format(value)).published is None
+    assert about("", time.format(f"\n{value}\t\fentry-date\r")).published == DAY
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ def test_what_a_page_says_of_itself_stands_beside_its_text(
     head = (
         '<meta property="article:published_time" content="2019-11-20T09:22:35+01:00">'
         '<link rel=canonical href="/story?id=1"><link rel=license href="https://creativecommons.org/licenses/by/4.0/">'
+        '<meta name=author content="Eva Röth"><meta property="og:site_name" content="A Paper">'
     )
     future = html(head='<meta name=date content="2041-01-01">')
     captured = warc_artifact([warc("http://a.example/x", html(head=head)), warc("http://b.example/", future)])
@@ -151,8 +152,9 @@ def test_what_a_page_says_of_itself_stands_beside_its_text(
     assert told["published"] == datetime(2019, 11, 20, 8, 22, 35, tzinfo=UTC)
     assert told["canonical"] == "http://a.example/story?id=1"
     assert told["licence"] == "https://creativecommons.org/licenses/by/4.0/"
+    assert json.loads(told["metadata"]) == {"author": "Eva Röth", "site": "A Paper"}
     # A page cannot be published after it was fetched.
-    assert (silent["published"], silent["canonical"], silent["licence"]) == (None, None, None)
+    assert [silent[name] for name in ("published", "canonical", "licence", "metadata")] == [None] * 4
 
 
 def test_a_published_file_that_lost_captures_is_an_error_with_its_path(
