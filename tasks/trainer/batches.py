@@ -28,7 +28,7 @@ from tasks.formats.tokens.plan import Plan, Slices
 from tasks.formats.tokens.shard import FOLDER
 from tasks.formats.tokens.shard_parts import read_format, read_uids
 from tasks.trainer.config import ShardsSpec, TrainSpec
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 
 Ints = NDArray[np.int64]
 

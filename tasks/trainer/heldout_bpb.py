@@ -18,7 +18,7 @@ import torch
 
 from tasks.trainer.batches import Batch
 from tasks.trainer.heldout import Heldout, Window, windows
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.poison import Prober
 from tasks.trainer.ranks import Ranks
 

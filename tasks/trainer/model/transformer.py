@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tasks.trainer.attention import Attend, Kernel, document_positions, sdpa_mask
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.loss import IGNORED, head_cross_entropy
+from tasks.trainer.model.loss import IGNORED, head_cross_entropy
 from tasks.trainer.rope import rotary, rotate
 
 Recompute = Callable[..., Tensor]

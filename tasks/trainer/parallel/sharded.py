@@ -30,7 +30,7 @@ from tasks.trainer.batches import Batch
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer
 from tasks.trainer.pace import Stopwatch

@@ -16,7 +16,7 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import SLICE, Slices
 from tasks.trainer.batches import Batch, Ints, opened
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 
 
 class Names:

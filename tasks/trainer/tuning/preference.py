@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.frozen import freeze
 from tasks.trainer.tuning.lora import adapters

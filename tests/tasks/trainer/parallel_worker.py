@@ -20,7 +20,7 @@ from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.heldout import Heldout
 from tasks.trainer.heldout_bpb import HeldoutBpb
 from tasks.trainer.layout import Layout
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated

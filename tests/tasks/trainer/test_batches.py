@@ -10,7 +10,7 @@ import torch
 
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.batches import Batches
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.small_run import small_spec
 

@@ -13,8 +13,8 @@ from tasks.trainer.batches import Batches
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.loss import IGNORED
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.notice import REQUEST
 from tasks.trainer.withheld import Withheld
 from tests.corpora import Made

@@ -15,7 +15,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import examples
 from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import build
 from tasks.trainer.tuning.examples import ExampleBatches
 from tasks.trainer.tuning.method import TuningSpec

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.loss import IGNORED
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters, attach
 from tasks.trainer.tuning.method import LoraConfig
