@@ -10,8 +10,7 @@ import pytest
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.counting.columns import stretches
-from tasks.filters.counting.contractions import specials
-from tasks.filters.counting.english import apart, pieces
+from tasks.filters.counting.english import apart, pieces, specials
 from tasks.filters.counting.words import Vocabulary
 
 
