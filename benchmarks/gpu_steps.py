@@ -10,13 +10,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_kernels import documents_of, synchronise
-from tasks.trainer.attention import Kernel
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.layout import Layout
 from tasks.trainer.model import loss as loss_module
+from tasks.trainer.model.attention import Kernel
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.shape import Shape

@@ -25,11 +25,11 @@ import torch.distributed as dist
 from benchmarks.gpu_kernels import parity
 from benchmarks.gpu_steps import Variant, Workload, batches_of, engine_of, free, measured, top_kernels
 from benchmarks.result import store
-from tasks.trainer.attention import Kernel
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flex import flex
 from tasks.trainer.kernels import best_kernel
+from tasks.trainer.model.attention import Kernel
 from tasks.trainer.sizes import SIZES, Size
 
 SWEEP: dict[Variant, list[Workload]] = {

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tasks.trainer.attention import Attend, sdpa_mask
+from tasks.trainer.model.attention import Attend, sdpa_mask
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.rope import rotary
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from tasks.trainer.attention import Attend, document_starts
+from tasks.trainer.model.attention import Attend, document_starts
 
 BLOCK = 128
 """Queries and keys of a block: the unit in which work is skipped, and torch's own default."""

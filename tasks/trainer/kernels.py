@@ -10,7 +10,7 @@
 import torch
 from torch.nn import attention
 
-from tasks.trainer.attention import Kernel, sdpa_mask
+from tasks.trainer.model.attention import Kernel, sdpa_mask
 
 _FLASH = {"FA4": (9, 10), "FA3": (9,)}
 """Flash attention in packages of their own that torch can use, newest first, and the SM majors they run on."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from tasks.core.errors import InputError
-from tasks.trainer.attention import Attend, document_starts
+from tasks.trainer.model.attention import Attend, document_starts
 
 FEWEST = 16
 """Least number of documents for which there is room."""

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tasks.trainer.attention import Attend, Kernel, document_positions, sdpa_mask
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.attention import Attend, Kernel, document_positions, sdpa_mask
 from tasks.trainer.model.loss import IGNORED, head_cross_entropy
 from tasks.trainer.rope import rotary, rotate
 

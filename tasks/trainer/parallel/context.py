@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tasks.trainer.attention import Attend, Kernel
+from tasks.trainer.model.attention import Attend, Kernel
 
 
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:

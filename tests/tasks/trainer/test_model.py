@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tasks.trainer.attention import document_positions
 from tasks.trainer.config import ModelConfig
+from tasks.trainer.model.attention import document_positions
 from tasks.trainer.model.loss import CHUNK, IGNORED, head_cross_entropy
 from tasks.trainer.model.transformer import build
 from tasks.trainer.shape import Shape
