@@ -36,7 +36,7 @@ class FinewebMeasures(Annotator):
         import numpy as np
 
         from tasks.filters.counting.lines import one_of
-        from tasks.filters.counting.word_kinds import SENTENCE_ENDS
+        from tasks.filters.counting.words import SENTENCE_ENDS
 
         lines = batch.line_columns
         filled = lines.stripped_chars > 0

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from tasks.filters.counting.word_kinds import SENTENCE_ENDS, SPLIT_ENDS
+from tasks.filters.counting.words import SENTENCE_ENDS, SPLIT_ENDS
 from tasks.filters.fineweb import Fineweb, FinewebMeasures
 
 LONG = [f"Line {name} is a sentence that is longer than thirty characters." for name in "abcdefghijklmnopqrstuvwxy"]
