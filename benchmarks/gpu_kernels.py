@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from tasks.trainer.flex import flex
 from tasks.trainer.kernels import activate_flash
 from tasks.trainer.model.attention import Kernel, sdpa_mask
+from tasks.trainer.model.flex import flex
 from tasks.trainer.varlen import varlen
 
 TOLERANCE = 0.02

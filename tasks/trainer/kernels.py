@@ -32,7 +32,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
         from tasks.trainer.varlen import varlen
 
         return varlen
-    from tasks.trainer.flex import flex
+    from tasks.trainer.model.flex import flex
 
     return flex
 
