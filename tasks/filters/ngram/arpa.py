@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tasks.core.errors import InputError
 from tasks.filters.ngram.closure import closed
-from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
+from tasks.filters.ngram.model import BEGIN, END, UNKNOWN, Level, Ngrams
 from tasks.formats.documents.external_files import codec_of, opened
 
 _COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")

@@ -8,7 +8,7 @@ changes; KenLM does the same.
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.filters.ngram.ngrams import Level, Ngrams
+from tasks.filters.ngram.model import Level, Ngrams
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 

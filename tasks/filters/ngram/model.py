@@ -9,6 +9,8 @@ found, without collisions.
 
 The score of a word is the standard recursion of back-off models (the ARPA format's): log10 p(w | c) is the entry of
 "c w" if there is one, else the back-off weight of c (0 where c is no entry) plus log10 p(w | c without its first word).
+
+N-grams with their probabilities: the content of an ARPA file, the input of a model.
 """
 
 import io
@@ -23,8 +25,33 @@ from numpy.typing import NDArray
 from tasks.core import npy
 from tasks.core.errors import InputError
 from tasks.filters.ngram import words
-from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Ngrams
 from tasks.filters.ngram.table import Table, Twice
+
+UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
+
+
+@dataclass(frozen=True)
+class Level:
+    """The n-grams of one order.
+
+    Attributes:
+        rows: int32 of shape (m, n): the words of each, as indices into the vocabulary.
+        prob: float32 of shape (m,): log10 of the probability of the last word after the others.
+        back: float32 of shape (m,): log10 of the back-off weight as a context; 0 where it is none.
+    """
+
+    rows: NDArray[np.int32]
+    prob: NDArray[np.float32]
+    back: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """A vocabulary and the n-grams of each order, from 1 up."""
+
+    words: list[str]
+    levels: list[Level]
+
 
 MODEL = "model.json"
 _FORMAT = 1

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.filters.ngram.ngrams import BEGIN, END, UNKNOWN, Level, Ngrams
+from tasks.filters.ngram.model import BEGIN, END, UNKNOWN, Level, Ngrams
 
 UNKNOWN_ID, BEGIN_ID, END_ID = range(3)
 SPECIAL = [UNKNOWN, BEGIN, END]
