@@ -12,7 +12,7 @@ from torch.nn import attention
 from tasks.trainer.kernels import activate_flash
 from tasks.trainer.model.attention import Kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
-from tasks.trainer.varlen import varlen
+from tasks.trainer.model.varlen import varlen
 
 TOLERANCE = 0.02
 """Largest difference from the reference in fp32, over its norm, that rounding to bf16 explains."""

@@ -29,7 +29,7 @@ def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> K
     # Imported here: torch._dynamo behind them takes a second or two, which runs on a CPU do not need.
     flash = dtype in (torch.bfloat16, torch.float16) and torch.cuda.get_device_capability(device) >= (8, 0)
     if flash and context == 1:
-        from tasks.trainer.varlen import varlen
+        from tasks.trainer.model.varlen import varlen
 
         return varlen
     from tasks.trainer.model.flex import flex

@@ -11,7 +11,7 @@ from tasks.trainer.kernels import best_kernel
 from tasks.trainer.model.attention import Kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
 from tasks.trainer.model.transformer import Block, build
-from tasks.trainer.varlen import FEWEST, cu_seqlens, varlen
+from tasks.trainer.model.varlen import FEWEST, cu_seqlens, varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
 flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -117,7 +117,7 @@ def by_document(
 
 
 def test_varlen_lays_documents_end_to_end_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.trainer.varlen.varlen_attn", by_document)
+    monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
     torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
