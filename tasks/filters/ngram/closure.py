@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tasks.filters.ngram.model import Level, Ngrams
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def closed(ngrams: Ngrams) -> Ngrams:
@@ -21,7 +21,7 @@ def closed(ngrams: Ngrams) -> Ngrams:
     for n in range(len(levels) - 1, 1, -1):
         above = np.concatenate((levels[n].rows, holes.get(n, levels[n].rows[:0])))
         needed = np.concatenate((above[:, :-1], above[:, 1:]))
-        absent = needed[~np.isin(_keys(needed), _keys(levels[n - 1].rows))]
+        absent = needed[~np.isin(_row_keys(needed), _row_keys(levels[n - 1].rows))]
         if len(absent):
             holes[n - 1] = np.unique(absent, axis=0)
     for n in sorted(holes):
@@ -30,10 +30,10 @@ def closed(ngrams: Ngrams) -> Ngrams:
 
 
 def _filled(level: Level, rows: NDArray[np.int32], below: Level) -> Level:
-    keys = _keys(below.rows)
+    keys = _row_keys(below.rows)
     order = np.argsort(keys)
-    context = order[np.searchsorted(keys, _keys(rows[:, :-1]), sorter=order)]
-    shorter = order[np.searchsorted(keys, _keys(rows[:, 1:]), sorter=order)]
+    context = order[np.searchsorted(keys, _row_keys(rows[:, :-1]), sorter=order)]
+    shorter = order[np.searchsorted(keys, _row_keys(rows[:, 1:]), sorter=order)]
     prob = below.back[context] + below.prob[shorter]
     return Level(
         np.concatenate((level.rows, rows)),
@@ -42,10 +42,10 @@ def _filled(level: Level, rows: NDArray[np.int32], below: Level) -> Level:
     )
 
 
-def _keys(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
+def _row_keys(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
     """Returns one number per n-gram; two of ten million are the same with a probability of 3e-6."""
     keys = np.zeros(len(rows), np.uint64)
     for place in range(rows.shape[1]):
-        mixed = (keys + rows[:, place].astype(np.uint64) + np.uint64(1)) * _FACTOR
+        mixed = (keys + rows[:, place].astype(np.uint64) + np.uint64(1)) * _MIXER
         keys = mixed ^ (mixed >> np.uint64(29))
     return keys
