@@ -17,9 +17,9 @@ from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.layout import Layout
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
-from tasks.trainer.shape import Shape
 from tasks.trainer.sizes import Size
 
 BATCHES = 4

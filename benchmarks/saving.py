@@ -21,10 +21,10 @@ import torch
 from benchmarks.result import keep
 from tasks.trainer.batches import Batch
 from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.saving import Saver
-from tasks.trainer.shape import Shape
 
 VOCABULARY, SEQ_LEN = 8192, 512
 MODEL = ModelConfig(layers=12, dim=768, heads=12, kv_heads=12)

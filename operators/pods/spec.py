@@ -25,7 +25,7 @@ from operators.pods.waiting import quantity
 from tasks.core.errors import RecipeError
 from tasks.run.place import KubernetesPlace, all_filled
 from tasks.run.recipe import Recipe
-from tasks.trainer.shape import Shape
+from tasks.trainer.model.shape import Shape
 
 CONTAINER = "base"
 """Name of the stage's container; the provider's own name for it."""

@@ -13,12 +13,12 @@ from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.trainer.huggingface import read_shape
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.planning.comparison import comparison
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.measured import Measured
 from tasks.trainer.planning.text import comparison_text, plan_text
-from tasks.trainer.shape import Shape
 
 
 def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ attention within documents needs, which is less.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.trainer.shape import Shape
+from tasks.trainer.model.shape import Shape
 
 
 def flops_per_token(shape: Shape, attended: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.shape import Shape
+from tasks.trainer.model.shape import Shape
 
 FAMILIES = ("llama", "mistral", "olmo", "gpt2")
 """Values of `model_type` that are read."""

@@ -26,6 +26,7 @@ from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
@@ -33,7 +34,6 @@ from tasks.trainer.replicated import Replicated
 from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
 from tasks.trainer.saving import Saver
 from tasks.trainer.self_test import processor
-from tasks.trainer.shape import Shape
 from tasks.trainer.step_data import open_data
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry

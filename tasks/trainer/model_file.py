@@ -15,8 +15,8 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.huggingface import llama_name
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.shape import Shape
 
 FILE = "model.json"
 

@@ -16,9 +16,9 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import flops_per_token
 from tasks.trainer.layout import Layout
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.ranks import Ranks
-from tasks.trainer.shape import Shape
 from tasks.trainer.starts import write_start
 
 SAMPLE_S = 5.0

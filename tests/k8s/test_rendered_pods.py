@@ -180,7 +180,7 @@ def disk(spec):
 
 def test_a_training_asks_for_the_disk_that_its_plan_says_and_is_admitted(recipe, rendered):
     """A billion weights: five checkpoints of two nodes' halves, one whole, and the shards that the steps read."""
-    from tasks.trainer.shape import Shape
+    from tasks.trainer.model.shape import Shape
 
     made = recipe(**LARGE)
     asked, limit = disk(pod(made)[1]["spec"])

@@ -15,12 +15,12 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import SUMMARY
 from tasks.trainer.environment import layout_here, ranks_here
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.measured import Measured
 from tasks.trainer.planning.text import number, plan_text
-from tasks.trainer.shape import Shape
 
 log = logging.getLogger("sluice.estimate")
 

@@ -23,7 +23,7 @@ from tasks.stages.train.alerts import percentiles
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.mixing import epochs
-from tasks.trainer.shape import Shape
+from tasks.trainer.model.shape import Shape
 
 Lines = Sequence[Mapping[str, Any]]
 

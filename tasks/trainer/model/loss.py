@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tasks.trainer.shape import LOSS_ROWS
+from tasks.trainer.model.shape import LOSS_ROWS
 
 CHUNK = LOSS_ROWS
 IGNORED = -100

@@ -12,7 +12,7 @@ from functools import partial
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
-from tasks.trainer.shape import LOSS_ROWS, Shape
+from tasks.trainer.model.shape import LOSS_ROWS, Shape
 
 FP32 = 4
 """Bytes of weights, moments and summed gradients."""

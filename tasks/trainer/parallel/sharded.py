@@ -31,6 +31,7 @@ from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer
 from tasks.trainer.pace import Stopwatch
@@ -43,7 +44,6 @@ from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
-from tasks.trainer.shape import Shape
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import build
-from tasks.trainer.shape import Shape
 
 
 @pytest.mark.parametrize("tied", [True, False])

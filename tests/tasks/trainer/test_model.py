@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import document_positions
 from tasks.trainer.model.loss import CHUNK, IGNORED, head_cross_entropy
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import build
-from tasks.trainer.shape import Shape
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 VOCABULARY = 50

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.interval import best_interval, lost_share
-from tasks.trainer.shape import Shape
 
 HOUR = 3600.0
 DELAY, RESTART = 30.0, 300.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.trainer.shape import Shape
+from tasks.trainer.model.shape import Shape
 from tasks.trainer.sizes import SIZES
 
 DOCS = Path(__file__).parents[3] / "docs" / "model.md"
