@@ -39,7 +39,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.proxy import Guard, Proxy
-from tasks.stages.crawl.render.stage import Source
+from tasks.stages.crawl.render.stage import PageError, Source
 
 _GRACE_S = 3.0
 _LOOK_S = 0.05
@@ -84,14 +84,6 @@ class Shown:
     leads: tuple[str, ...]
     requests: int
     complete: bool
-
-
-class PageError(Exception):
-    """A page that cannot be shown; `reason` is a machine word that begins with "render_"."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(detail or reason)
-        self.reason = reason
 
 
 class PageView:

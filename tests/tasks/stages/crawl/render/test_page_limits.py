@@ -13,7 +13,7 @@ from tests.soak import soak_but
     "script", soak_but([0], ["for (;;) {}", "addEventListener('load', () => { for (;;) {} })", "for (;;) alert(1)"])
 )
 def test_a_script_without_end_is_ended_with_its_browser(render, browsers, script):
-    from tasks.stages.crawl.render.browser import PageError
+    from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
         render(site, f"<p>text</p><script>{script}</script>", timeout_s=1.0)
@@ -33,7 +33,7 @@ def test_a_page_that_never_rests_is_taken_as_it_is_when_its_time_is_over(render)
 
 
 def test_a_page_that_eats_memory_is_ended(render, browsers):
-    from tasks.stages.crawl.render.browser import PageError
+    from tasks.stages.crawl.render.stage import PageError
 
     hungry = "const held = []; setInterval(() => held.push(new Uint8Array(64 << 20).fill(1)), 20)"
     with Site({}) as site, pytest.raises(PageError) as caught:
@@ -52,7 +52,7 @@ def test_a_page_that_eats_memory_is_ended(render, browsers):
     ],
 )
 def test_a_page_that_puts_something_else_in_its_place_is_dropped(render, script):
-    from tasks.stages.crawl.render.browser import PageError
+    from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
         render(site, f"<p>text</p><script>{script}</script>")
@@ -60,7 +60,7 @@ def test_a_page_that_puts_something_else_in_its_place_is_dropped(render, script)
 
 
 def test_a_page_that_is_too_large_in_the_end_is_dropped(render):
-    from tasks.stages.crawl.render.browser import PageError
+    from tasks.stages.crawl.render.stage import PageError
 
     with Site({}) as site, pytest.raises(PageError) as caught:
         render(site, "<script>document.write('x'.repeat(3e6))</script>", max_dom_bytes=1 << 20)
