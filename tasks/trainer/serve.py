@@ -11,10 +11,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
-from tasks.trainer import model_file
 from tasks.trainer.chat_template import asked
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "template"

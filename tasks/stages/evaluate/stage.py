@@ -33,7 +33,6 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate import heldout_report, task_report
 from tasks.stages.evaluate.seeds import contents, spread
 from tasks.stages.evaluate.task_report import learned
-from tasks.trainer import model_file
 from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.evaluation.config import EvaluateConfig
@@ -44,6 +43,7 @@ from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
+from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer
 
 VERSION = 1

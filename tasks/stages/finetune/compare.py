@@ -26,11 +26,11 @@ from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.finetune.config import TunedConfig
 from tasks.stages.finetune.report import COMPARISON, TABLE, markdown, metrics_of, note_of
-from tasks.trainer import model_file
 from tasks.trainer.evaluation.comparison import Text, compare, texts_of
 from tasks.trainer.evaluation.contender import TOKENIZER, Contender
 from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.responses import compare_responses
+from tasks.trainer.model import model_file
 
 VERSION = 1
 BASE, TUNED = "base", "tuned"

@@ -87,7 +87,7 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 def _describe(
     part: Part, config: FinetuneConfig, spec: TrainSpec, examples: Examples, metrics: list[dict[str, Any]]
 ) -> None:
-    from tasks.trainer.model_file import describe  # imports torch, which this process needs only here
+    from tasks.trainer.model.model_file import describe  # imports torch, which this process needs only here
 
     assert spec.tuning is not None
     assert spec.initial is not None

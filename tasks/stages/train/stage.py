@@ -143,7 +143,7 @@ def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
     """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of the run if there are any."""
-    from tasks.trainer.model_file import describe  # imports torch, which this process needs only here
+    from tasks.trainer.model.model_file import describe  # imports torch, which this process needs only here
 
     plan = Plan.read(spec.plan)
     with output.part("model", conserved=False) as part:

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
-from tasks.trainer import model_file
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.initial import last_weights
 from tasks.trainer.likelihood import Scorer
+from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"
 _PACKED = "model/"

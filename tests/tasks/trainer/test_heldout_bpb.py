@@ -24,7 +24,7 @@ from tasks.trainer.heldout import read
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, read_metrics
-from tasks.trainer.model_file import describe
+from tasks.trainer.model.model_file import describe
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in

@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
-from tasks.trainer import checkpoint, model_file
+from tasks.trainer import checkpoint
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.environment import LAYOUT, RANKS
 from tasks.trainer.layout import Layout
+from tasks.trainer.model import model_file
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.train.test_stage import STAGE, kill_when, train

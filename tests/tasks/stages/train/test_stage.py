@@ -18,8 +18,8 @@ from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens.config import PackConfig
-from tasks.trainer import model_file
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
+from tasks.trainer.model import model_file
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import small_config
