@@ -8,9 +8,9 @@ stage makes the same parts. Without `[crawl.render] enabled` the artifact is emp
 
 One page of a host at a time, and after each the host's pause, as between two requests of fetch: at least `delay_s`, the
 Crawl-delay, and `latency_factor` times what its pages take. Within a page the browser sends requests like any
-visitor's. The robots.txt of the page's own host applies to all requests to that host; for other hosts it is not checked,
-since the resources of a page belong to the page. A small page takes 1.8 s, of which 1 s is the wait for it to settle,
-and 0.8 CPU-seconds.
+visitor's. The robots.txt of the page's own host applies to all requests to that host; for other hosts it is not
+checked, since the resources of a page belong to the page. A small page takes 1.8 s, of which 1 s is the wait for it to
+settle, and 0.8 CPU-seconds.
 """
 
 import asyncio
@@ -221,6 +221,70 @@ def source(segment: Artifact, page: Waiting, limit: int) -> Source:
     return Source(page.url, capture.headers, capture.body(limit).data)
 
 
+class RenderedPart:
+    """The files of one part while it is made; use as a context manager around `add`.
+
+    Args:
+        part: the part.
+        config: the crawl's settings.
+        agent: User-Agent, for warcinfo.
+        browser: name and version of the browser, for the records' notes.
+    """
+
+    def __init__(self, part: Part, config: CrawlConfig, agent: str, browser: str) -> None:
+        self._part = part
+        self._config = config
+        self._agent = agent
+        self._browser = browser
+        self._name = f"{part.name}-{part.attempt}"
+        self._warc = f"warc/{self._name}{suffix(config.warc_compression)}"
+        self._stack = contextlib.ExitStack()
+        self._writer: WarcWriter | None = None
+        self._rows: list[Outcome] = []
+
+    def __enter__(self) -> "RenderedPart":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._finish()
+        else:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+
+    def add(self, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
+        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
+        if outcome.status in CAPTURED:
+            writer = self._open()
+            notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}
+            when = outcome.fetched_at or datetime.now(UTC)
+            written = writer.conversion(page.url, when, html, MIME, page.record_id, notes)
+            outcome = outcome._replace(
+                payload_digest=written.payload_digest,
+                record_id=written.record_id,
+                warc_file=self._warc,
+                warc_offset=written.offset,
+            )
+        account(self._part, outcome)
+        self._rows.append(outcome)
+
+    def _open(self) -> WarcWriter:
+        if self._writer is None:
+            file = self._stack.enter_context(self._part.file(self._warc))
+            self._writer = WarcWriter(file, self._warc, SOFTWARE, self._agent, self._config.warc_compression)
+        return self._writer
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            index = self._writer.finish()
+            self._stack.close()
+            with self._part.file(f"index/{self._name}.cdxj", rows=len(index)) as file:
+                file.write("".join(f"{line}\n" for line in index).encode())
+        links = to_links(self._rows, self._config.partitions)
+        for folder, table in (("log", to_table(self._rows)), ("links", links)):
+            with self._part.file(f"{folder}/{self._name}.parquet", rows=table.num_rows) as file:
+                pq.write_table(table, file, compression="zstd", compression_level=3)
+
+
 class Work:
     """Renders a queue part by part.
 
@@ -407,67 +471,3 @@ def _outcome(page: Waiting, status: str, reason: str, error: str = "") -> Outcom
         fetched_at=datetime.now(UTC),
         error=error[:500],
     )
-
-
-class RenderedPart:
-    """The files of one part while it is made; use as a context manager around `add`.
-
-    Args:
-        part: the part.
-        config: the crawl's settings.
-        agent: User-Agent, for warcinfo.
-        browser: name and version of the browser, for the records' notes.
-    """
-
-    def __init__(self, part: Part, config: CrawlConfig, agent: str, browser: str) -> None:
-        self._part = part
-        self._config = config
-        self._agent = agent
-        self._browser = browser
-        self._name = f"{part.name}-{part.attempt}"
-        self._warc = f"warc/{self._name}{suffix(config.warc_compression)}"
-        self._stack = contextlib.ExitStack()
-        self._writer: WarcWriter | None = None
-        self._rows: list[Outcome] = []
-
-    def __enter__(self) -> "RenderedPart":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._finish()
-        else:
-            self._stack.__exit__(type(error), error, error.__traceback__)
-
-    def add(self, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
-        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
-        if outcome.status in CAPTURED:
-            writer = self._open()
-            notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}
-            when = outcome.fetched_at or datetime.now(UTC)
-            written = writer.conversion(page.url, when, html, MIME, page.record_id, notes)
-            outcome = outcome._replace(
-                payload_digest=written.payload_digest,
-                record_id=written.record_id,
-                warc_file=self._warc,
-                warc_offset=written.offset,
-            )
-        account(self._part, outcome)
-        self._rows.append(outcome)
-
-    def _open(self) -> WarcWriter:
-        if self._writer is None:
-            file = self._stack.enter_context(self._part.file(self._warc))
-            self._writer = WarcWriter(file, self._warc, SOFTWARE, self._agent, self._config.warc_compression)
-        return self._writer
-
-    def _finish(self) -> None:
-        if self._writer is not None:
-            index = self._writer.finish()
-            self._stack.close()
-            with self._part.file(f"index/{self._name}.cdxj", rows=len(index)) as file:
-                file.write("".join(f"{line}\n" for line in index).encode())
-        links = to_links(self._rows, self._config.partitions)
-        for folder, table in (("log", to_table(self._rows)), ("links", links)):
-            with self._part.file(f"{folder}/{self._name}.parquet", rows=table.num_rows) as file:
-                pq.write_table(table, file, compression="zstd", compression_level=3)
