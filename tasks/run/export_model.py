@@ -29,7 +29,7 @@ from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.gguf_file import write_gguf
 from tasks.trainer.huggingface import llama_name
 from tasks.trainer.huggingface_folder import CARD, WEIGHTS, copy_renamed, small_files
-from tasks.trainer.initial import last_weights
+from tasks.trainer.model.initial import last_weights
 from tasks.trainer.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_config, adapter_name
 
 ADAPTER = "adapter"

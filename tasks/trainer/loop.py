@@ -21,11 +21,11 @@ from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
-from tasks.trainer.initial import load_initial
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
+from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.pace import Pace

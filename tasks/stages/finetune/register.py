@@ -19,7 +19,7 @@ from tasks.stages.finetune.config import TunedConfig
 from tasks.stages.finetune.report import COMPARISON
 from tasks.trainer.chat_template import chat_template
 from tasks.trainer.huggingface_folder import WEIGHTS, copy_renamed, small_files
-from tasks.trainer.initial import last_weights
+from tasks.trainer.model.initial import last_weights
 
 VERSION = 1
 FOLDER = "model"

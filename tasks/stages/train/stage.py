@@ -1,7 +1,7 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
 Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.mixing`) and, where the
-settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.initial`). Writes for every
+settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.model.initial`). Writes for every
 milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
@@ -37,11 +37,11 @@ from tasks.trainer.environment import check_every_here, checkpoints_here, layout
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
-from tasks.trainer.initial import changed_settings
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.mixing import epochs
+from tasks.trainer.model.initial import changed_settings
 from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.recovery import Recovery

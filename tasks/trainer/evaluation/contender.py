@@ -15,9 +15,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoint import MODEL
-from tasks.trainer.initial import last_weights
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import model_file
+from tasks.trainer.model.initial import last_weights
 
 TOKENIZER = "tokenizer.json"
 _PACKED = "model/"

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoint import MODEL, is_whole, name_of, verify
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.initial import load_initial
+from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.lora import attach, merged_weights
 from tasks.trainer.tuning.preference import PreferenceTransformer

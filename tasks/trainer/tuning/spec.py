@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.trainer.config import ShardsSpec, TrainSpec
-from tasks.trainer.initial import base_weights
+from tasks.trainer.model.initial import base_weights
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.method import TuningSpec
 
