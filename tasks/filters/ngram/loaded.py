@@ -16,7 +16,7 @@ import numpy as np
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.filters.ngram.arpa import read_arpa
+from tasks.filters.ngram.files import read_arpa
 from tasks.filters.ngram.model import MODEL, NgramModel, Scores
 from tasks.filters.ngram.words import words
 from tasks.formats.documents.external_files import codec_of

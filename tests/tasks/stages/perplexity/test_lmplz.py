@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.filters.ngram.arpa import read_arpa
+from tasks.filters.ngram.files import read_arpa
 from tasks.filters.ngram.words import words
 from tests.tasks.stages.perplexity.learning import babble, learnt
 from tests.tasks.stages.perplexity.test_estimate import table

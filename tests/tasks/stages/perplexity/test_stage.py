@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.filters.ngram.arpa import read_arpa
+from tasks.filters.ngram.files import read_arpa
 from tasks.filters.ngram.loaded import load_artifact
 from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
