@@ -10,8 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_kernels import documents_of, synchronise
-from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.layout import Layout

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from benchmarks.result import ROOT, keep
-from tasks.trainer.batches import Batch
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from benchmarks.result import keep
-from tasks.trainer.batches import Batch
 from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated

@@ -16,7 +16,7 @@ from statistics import fmean
 import numpy as np
 import torch
 
-from tasks.trainer.batches import Batch
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.heldout import Heldout, Window, windows
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.poison import Prober

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from tasks.trainer.batches import Batch
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.step_data import StepData
 
 WORKERS = 2

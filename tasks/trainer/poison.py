@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer.batches import Batch
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.step_data import StepData
 from tasks.trainer.withheld import hide

@@ -20,9 +20,9 @@ from torch import Tensor
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
-from tasks.trainer.batches import Batch
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.rank_copies import RankCopies

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer.batches import Batch, Batches
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.batches import Batch, Batches
 
 
 class Named(Protocol):

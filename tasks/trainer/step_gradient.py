@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tasks.trainer.batches import Batch
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.guard import Guard
 from tasks.trainer.integrity.corruption import Gradient, Integrity

@@ -26,9 +26,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer.adamw import local
-from tasks.trainer.batches import Batch
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.shape import Shape

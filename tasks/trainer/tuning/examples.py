@@ -1,4 +1,4 @@
-"""Global batches of a fine-tuning: a function of the step, as those of a pretraining (`tasks.trainer.batches`).
+"""Global batches of a fine-tuning: a function of the step, as those of a pretraining (`tasks.trainer.data.batches`).
 
 A sequence is `eos A B C`: each text ends with end-of-text, from which the first token of the next one is predicted, and
 texts do not attend to one another. A label is the next token where that is to be learned, else IGNORED. Sequences are
@@ -14,8 +14,8 @@ from tasks.core.config import sha256_of_json
 from tasks.formats.documents.examples import SOURCE, Example, Examples
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import SLICE, Slices
-from tasks.trainer.batches import Batch, Ints, opened
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.batches import Batch, Ints, opened
 from tasks.trainer.model.loss import IGNORED
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.trainer.batches import Batch
 from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from tasks.trainer import checkpoint
-from tasks.trainer.batches import Batch
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.heldout import Heldout
 from tasks.trainer.heldout_bpb import HeldoutBpb
 from tasks.trainer.layout import Layout

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.trainer.batches import Batches
+from tasks.trainer.data.batches import Batches
 from tasks.trainer.model.loss import IGNORED
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.small_run import small_spec

@@ -12,8 +12,8 @@ from tasks.core.stage import Inputs
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.stage import describe_run
-from tasks.trainer.batches import Batches
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
+from tasks.trainer.data.batches import Batches
 from tasks.trainer.mixing import epochs, mix
 from tasks.trainer.spec import make_spec
 from tests.corpora import Made

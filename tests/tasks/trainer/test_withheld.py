@@ -9,8 +9,8 @@ import torch
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Slices
 from tasks.trainer import checkpoint
-from tasks.trainer.batches import Batches
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.batches import Batches
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
