@@ -39,7 +39,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
-from tasks.filters.ngram.loaded import load_artifact
+from tasks.filters.ngram.files import load_artifact
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import run
 

@@ -21,7 +21,7 @@ from tasks.filters.language_codes import UNDETERMINED
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.filters.ngram.loaded import Loaded
+    from tasks.filters.ngram.files import Loaded
 
 Bucket = Literal["head", "middle", "tail"]
 
@@ -72,7 +72,7 @@ class PerplexityMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when there is no model, or it cannot be read."""
-        from tasks.filters.ngram.loaded import Loaded, load_artifact, load_file
+        from tasks.filters.ngram.files import Loaded, load_artifact, load_file
 
         if self.file:
             self._models.update({UNDETERMINED: Loaded(load_file(self.file), None)})

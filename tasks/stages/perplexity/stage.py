@@ -19,8 +19,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.filters.ngram.files import write_arpa
-from tasks.filters.ngram.loaded import ABOUT
+from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
 from tasks.formats.model_card import model_card, table
 from tasks.stages.perplexity.config import PerplexityConfig, Reference

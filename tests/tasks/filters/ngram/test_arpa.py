@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.filters.ngram.files import read_arpa, write_arpa
-from tasks.filters.ngram.loaded import load_file
+from tasks.filters.ngram.files import load_file, read_arpa, write_arpa
 from tasks.filters.ngram.model import NgramModel
 from tests.tasks.stages.perplexity.learning import VERSES, babble, learnt
 from tests.tasks.stages.perplexity.test_estimate import table

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.filters.ngram.files import write_arpa
-from tasks.filters.ngram.loaded import KenlmModel, load_file
+from tasks.filters.ngram.files import KenlmModel, load_file, write_arpa
 from tasks.filters.ngram.words import hash_words, words
 from tests.tasks.filters.ngram.test_arpa import at
 from tests.tasks.stages.perplexity.learning import babble, learnt

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.filters.ngram.files import read_arpa
-from tasks.filters.ngram.loaded import load_artifact
+from tasks.filters.ngram.files import load_artifact, read_arpa
 from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.reference import draw, drawn, listing, units
@@ -79,7 +78,7 @@ def test_the_arpa_file_is_the_model(tmp_path: Path, run_stage: Run) -> None:
     made = run_stage(STAGE, babble_config(tmp_path))
     path = made.local("und/model.arpa.gz")
     assert len(read_arpa(path).levels) == 3
-    from tasks.filters.ngram.loaded import load_file
+    from tasks.filters.ngram.files import load_file
 
     texts = babble(30, seed=8)
     assert (load_file(path).score(texts).log10 == load_artifact(made)["und"].scorer.score(texts).log10).all()
