@@ -61,6 +61,7 @@ DOMAINS = pa.schema(
         pa.field("duplicates", pa.int64(), nullable=False),
     ]
 )
+SOURCES_FOLDER, CLUSTER_SIZES = "sources", "sizes"
 BELOW, ABOVE, LARGEST_FOLDER, DOMAINS_FOLDER = "below", "above", "largest", "domains"
 WIDTH = 0.05
 """How far from the threshold a pair of the samples is at most."""

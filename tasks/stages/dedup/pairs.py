@@ -23,7 +23,6 @@ from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BANDS, TEXTS
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.documents.text import digest128
 from tasks.formats.mix import mix
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.workspace import LINK, PAIR, ROW_ID, Workspace, packed, pair_key
@@ -144,11 +143,6 @@ def distinct(found: NDArray[np.void]) -> NDArray[np.void]:
     again = (found["left"][1:] == found["left"][:-1]) & (found["right"][1:] == found["right"][:-1])
     kept: NDArray[np.void] = found[~np.append(False, again)[: len(found)]]
     return kept
-
-
-def text_key(normalised: str) -> bytes | None:
-    """Returns the 16-byte hash of a normalised text, or None for a text without words."""
-    return bytes.fromhex(digest128(normalised)) if normalised else None
 
 
 def equal_links(texts: NDArray[np.void]) -> NDArray[np.void]:

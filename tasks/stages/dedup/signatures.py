@@ -39,12 +39,11 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.document import mark_of, same_mark
-from tasks.formats.documents.text import normalise
+from tasks.formats.documents.text import digest128, normalise
 from tasks.formats.mix import mix
 from tasks.formats.returned import is_returned
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.pairs import text_key
 from tasks.stages.dedup.preference import capture_records
 from tasks.stages.dedup.workspace import Workspace, packed
 
@@ -123,6 +122,11 @@ def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
 
 # Shingles per block. 64 k values of 4 bytes fit into the cache of one core; smaller blocks cost more calls.
 _BLOCK = 65_536
+
+
+def text_key(normalised: str) -> bytes | None:
+    """Returns the 16-byte hash of a normalised text, or None for a text without words."""
+    return bytes.fromhex(digest128(normalised)) if normalised else None
 
 
 class MinHasher:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from tasks.formats.documents import text
 from tasks.stages.dedup import signatures as module
-from tasks.stages.dedup.pairs import text_key
-from tasks.stages.dedup.signatures import batches, shingle
+from tasks.stages.dedup.signatures import batches, shingle, text_key
 
 WORD = st.text("ab\u00e9\u4e16\U0001f600_", min_size=1, max_size=4)
 TEXTS = st.lists(st.lists(WORD, max_size=12).map(" ".join), max_size=6)
