@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.heldout import Heldout, Window, windows
+from tasks.trainer.data.heldout import Heldout, Window, windows
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.poison import Prober
 from tasks.trainer.ranks import Ranks

@@ -102,7 +102,7 @@ class Trainer:
     def _heldout(self) -> "HeldoutBpb | None":
         if not self.spec.heldout:
             return None
-        from tasks.trainer.heldout import read
+        from tasks.trainer.data.heldout import read
         from tasks.trainer.heldout_bpb import HeldoutBpb
 
         data, documents = self.batches, read(Path(self.spec.heldout))

@@ -35,13 +35,13 @@ from tasks.stages.evaluate.seeds import contents, spread
 from tasks.stages.evaluate.task_report import learned
 from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.checkpoint import MODEL, name_of
+from tasks.trainer.data.heldout import Heldout, of_sources
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.scoring import score_tasks
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
-from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer

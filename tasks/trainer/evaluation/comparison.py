@@ -23,6 +23,7 @@ from tasks.core import parquet
 from tasks.core.stage import Output
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.bpb import document_bits, use_threads
+from tasks.trainer.data.heldout import Heldout, of_sources
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import Contender
@@ -30,7 +31,6 @@ from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import score_task
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import decisive
-from tasks.trainer.heldout import Heldout, of_sources
 from tasks.trainer.likelihood import Scorer
 
 DOCUMENTS = "documents"

@@ -17,7 +17,7 @@ import torch
 from tasks.trainer import checkpoint
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.heldout import Heldout
+from tasks.trainer.data.heldout import Heldout
 from tasks.trainer.heldout_bpb import HeldoutBpb
 from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED

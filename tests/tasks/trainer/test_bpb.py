@@ -14,7 +14,7 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.bpb import bits_per_byte, document_bits
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.heldout import Heldout, heldout, windows
+from tasks.trainer.data.heldout import Heldout, heldout, windows
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 

@@ -20,7 +20,7 @@ from tasks.trainer import checkpoint
 from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
-from tasks.trainer.heldout import read
+from tasks.trainer.data.heldout import read
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, read_metrics
