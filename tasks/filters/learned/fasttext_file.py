@@ -24,7 +24,7 @@ def labels_of(path: str) -> tuple[str, ...]:
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Model(data, path).labels()
+            return _FileReader(data, path).labels()
     except OSError as error:
         raise InputError(
             f"the language model {path} cannot be read ({error.strerror})", "correct annotate.settings.language.model"
@@ -33,7 +33,7 @@ def labels_of(path: str) -> tuple[str, ...]:
         raise InputError(f"{path} is not whole", "fetch it again") from None
 
 
-class _Model:
+class _FileReader:
     """Sequential reader of a model file."""
 
     def __init__(self, data: mmap.mmap, path: str) -> None:
