@@ -28,8 +28,8 @@ from tasks.formats.dedup.document_ids import row_of
 from tasks.formats.documents.text import normalise
 from tasks.run.chain import Chain
 from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import band_keys, salted, shingle
-from tasks.stages.dedup.verify import jaccard, shingle_sets
 
 MOST = 20
 """Copies that are shown."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tasks.formats.duplicate_resolution import choose
 from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import sign
-from tasks.stages.dedup.verify import jaccard, shingle_sets
 
 
 class Expected(NamedTuple):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from datasketch import MinHash
 
+from tasks.stages.dedup.pairs import jaccard
 from tasks.stages.dedup.signatures import MinHasher, band_keys
-from tasks.stages.dedup.verify import jaccard
 
 
 def hashes(label: str, count: int) -> np.ndarray:
