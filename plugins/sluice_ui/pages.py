@@ -132,8 +132,8 @@ def explain(recipe: Recipe, version: str, text: str) -> str:
 
 def why(recipe: Recipe, version: str, url: str) -> str:
     """Returns the page with the reasons why a URL is crawled, or is not."""
+    from tasks.stages.crawl.why import render
     from tasks.stages.crawl.why import why as reasons
-    from tasks.stages.crawl.why_text import render
 
     try:
         answer = render(reasons(open_store(recipe), recipe.name, recipe.crawl, url, version))

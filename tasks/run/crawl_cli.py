@@ -66,8 +66,7 @@ def _status(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> No
 
 
 def _why(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.stages.crawl.why import why_all
-    from tasks.stages.crawl.why_text import render, verdict
+    from tasks.stages.crawl.why import render, verdict, why_all
 
     urls = list(_lines(options.urls))
     asked = why_all(store, recipe.name, recipe.crawl, urls, options.version)

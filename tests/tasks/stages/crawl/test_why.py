@@ -15,8 +15,7 @@ from tasks.run import shell
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.why import why
-from tasks.stages.crawl.why_text import render
+from tasks.stages.crawl.why import render, why
 from tests.tasks.formats.robots.test_robots import real_files
 
 RECIPE = """
