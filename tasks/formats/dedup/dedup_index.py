@@ -33,7 +33,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.packed_ids import HALVES
+from tasks.formats.dedup.document_ids import HALVES
 
 KIND = "dedup_index"
 ROLE = "index"

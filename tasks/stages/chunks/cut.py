@@ -36,13 +36,11 @@ from tokenizers import Tokenizer
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import row_ids_of
+from tasks.formats.dedup import document_ids, sorted_runs
+from tasks.formats.dedup.document_ids import HALVES, row_ids_of
 from tasks.formats.documents.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
 from tasks.formats.documents.text import digest128, normalise
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones
-from tasks.formats.packed_ids import HALVES
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.structure import Block, Pages, blocks
 
@@ -178,11 +176,11 @@ def _structure(config: ChunksConfig, document: Mapping[str, Any], pages: Pages |
 def _run(part: int, rows: list[Row]) -> NDArray[np.void]:
     """Returns RUN of the chunks of a part that are no garbage, sorted by key."""
     good = [number for number, row in enumerate(rows) if not row["reason"]]
-    digests = packed_ids.pack(pa.array([digest128(_same(rows[number])) for number in good], pa.string()))
+    digests = document_ids.pack(pa.array([digest128(_same(rows[number])) for number in good], pa.string()))
     found = np.empty(len(good), RUN)
     found["key"], found["rest"] = digests[:, 0], digests[:, 1]
     found["rank"] = [rows[number]["tier"] != _GOLD for number in good]
-    found["id"] = packed_ids.pack(pa.array([rows[number]["id"] for number in good], pa.string()))
+    found["id"] = document_ids.pack(pa.array([rows[number]["id"] for number in good], pa.string()))
     found["row"] = row_ids_of(part, np.array(good, np.int64))
     return sorted_runs.by_key(found)
 

@@ -29,12 +29,10 @@ from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import range_of, row_of
+from tasks.formats.dedup import document_ids, sorted_runs
+from tasks.formats.dedup.document_ids import HALVES, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.chunks import CHUNK, KIND, REJECTED
-from tasks.formats.packed_ids import HALVES
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part
 
@@ -134,7 +132,7 @@ def keep_part(own: ArtifactFolder, copies: Buckets, part: Part, given: tuple[int
     cut = own.table(f"cut/{name}.parquet")
     found = sorted_runs.read_range(own, copies.paths(), COPY, *range_of(number))
     keepers = np.full(cut.num_rows, None, object)
-    keepers[row_of(found["key"])] = packed_ids.unpack(found["of"]).to_pylist()
+    keepers[row_of(found["key"])] = document_ids.unpack(found["of"]).to_pylist()
     of = pa.array(keepers, pa.string())
     reasons = pc.if_else(pc.is_valid(of), DUPLICATE, cut.column("reason").combine_chunks())
     stays = pc.equal(reasons, "")

@@ -31,12 +31,10 @@ from numpy.typing import NDArray
 from tasks.core.engine import Engine
 from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
+from tasks.formats.dedup import document_ids, sorted_runs
+from tasks.formats.dedup.document_ids import HALVES, range_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.duplicate_resolution import choose
-from tasks.formats.packed_ids import HALVES
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import DUPLICATE, reasons
@@ -222,7 +220,7 @@ def dropped(found: NDArray[np.void], pairs: pa.Table) -> NDArray[np.void]:
     """
     cluster = found["cluster"]
     found = found[np.lexsort((found["rank"], cluster[:, 1], cluster[:, 0]))]
-    texts, linked, jaccard = _numbered(packed_ids.unpack(found["text"]), pairs)
+    texts, linked, jaccard = _numbered(document_ids.unpack(found["text"]), pairs)
     choice = choose(texts, linked, jaccard)
     # A document that an earlier version has published, too, is no duplicate of itself.
     goes = np.flatnonzero((found["id"] != found["id"][choice.keeper]).any(axis=1))
@@ -247,7 +245,12 @@ def _numbered(texts: pa.Array, pairs: pa.Table) -> tuple[NDArray[np.int64], NDAr
 def copies_of(found: NDArray[np.void]) -> pa.Table:
     """Returns dropped documents (dtype DROPPED) as a table (schema COPIES)."""
     kinds = pa.array(_KINDS).take(pa.array(found["kind"]))
-    columns = [packed_ids.unpack(found["id"]), packed_ids.unpack(found["keeper"]), kinds, pa.array(found["jaccard"])]
+    columns = [
+        document_ids.unpack(found["id"]),
+        document_ids.unpack(found["keeper"]),
+        kinds,
+        pa.array(found["jaccard"]),
+    ]
     return pa.table(columns, schema=COPIES)
 
 
@@ -258,7 +261,7 @@ def members(config: ConsolidateConfig, aligned: AlignedParts, part: Numbered) ->
     found["key"], found["rank"] = mine.column("bucket").to_numpy(), mine.column("rank").to_numpy()
     found["row_id"] = row_ids_of(part.number, rows)
     for column in ("id", "cluster", "text"):
-        found[column] = packed_ids.pack(mine.column(column))
+        found[column] = document_ids.pack(mine.column(column))
     return sorted_runs.by_key(found)
 
 
@@ -268,7 +271,7 @@ def captures(config: ConsolidateConfig, aligned: AlignedParts, part: Numbered) -
     found = np.empty(len(rows), CAPTURE)
     found["key"], found["row_id"] = mine.column("page").to_numpy(), row_ids_of(part.number, rows)
     for column, values in (("id", mine["id"]), ("text", pc.coalesce(mine["text"], mine["id"]))):
-        found[column] = packed_ids.pack(values)
+        found[column] = document_ids.pack(values)
     found["earlier"] = part.earlier
     found["fetched"] = pc.fill_null(mine.column("fetched_at").cast(pa.int64()), np.iinfo(np.int64).min).to_numpy()
     return sorted_runs.by_key(found)

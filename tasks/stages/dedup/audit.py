@@ -32,10 +32,9 @@ from numpy.typing import NDArray
 from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import part_of, row_of
+from tasks.formats.dedup.document_ids import part_of, row_of, unpack
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.duplicate_audit import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
-from tasks.formats.packed_ids import unpack
 from tasks.formats.web.domain import domain_of
 from tasks.stages.dedup.workspace import Workspace
 

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import NAMES
-from tasks.formats.dedup.document_ids import range_of, row_of
+from tasks.formats.dedup.document_ids import range_of, row_of, unpack
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.packed_ids import unpack
 from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.workspace import KINDS, RECAPTURED, VERDICT, Workspace
 

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.document_ids import row_ids_of
+from tasks.formats.dedup.document_ids import row_ids_of, unpack
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.duplicate_resolution import choose
-from tasks.formats.packed_ids import unpack
 from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.workspace import KINDS, LABELLED, ROW_ID, VERDICT, Workspace, forgotten_path, packed
 

@@ -17,8 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.dedup_index import CAPTURE, CAPTURES, PREFERENCE
 from tasks.formats.dedup.document_ids import part_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
@@ -49,7 +48,7 @@ def preferences(
     stamps = pc.fill_null(fetched_at.cast(pa.int64()), 0).to_numpy()
     fetched = stamps.astype(np.uint64) ^ np.uint64(1 << 63)  # negative ones first
     records["fetched"] = np.where(fetched_at.is_valid().to_numpy(), fetched, np.iinfo(np.uint64).max)
-    records["id"] = packed_ids.pack(ids)
+    records["id"] = document_ids.pack(ids)
     return records
 
 

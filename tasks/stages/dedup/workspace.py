@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import RUNS, DedupIndex
-from tasks.formats.dedup.document_ids import range_of
+from tasks.formats.dedup.document_ids import HALVES, range_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.tombstones import NOTHING, Tombstones
 from tasks.formats.mix import mix
-from tasks.formats.packed_ids import HALVES
 from tasks.stages.dedup.config import DedupConfig
 
 PARTS_FILE = "parts.json"

@@ -25,9 +25,9 @@ from tasks.core.part import Part
 from tasks.core.store import Store
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import COPY, DOCUMENT, ENTRY, IDS, KEEPER, KINDS, NEWER, DedupIndex
+from tasks.formats.dedup.document_ids import HALVES
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.packed_ids import HALVES
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.dedup_index import COPIES, KINDS, NAMES, ROW, RUNS
 from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
@@ -28,17 +27,17 @@ def leaving_part(work: Work, part: Part, number: int) -> None:
     """Writes what leaves one part: what is taken down, and what this version replaces; runs on a worker."""
     replaced = work.documents.table(f"replaced/earlier-{number:05d}.parquet")
     rows = replaced.column("row").to_numpy()
-    found = entries(packed_ids.pack(replaced.column("id")), row_ids_of(number, rows), REPLACED, LEAVING)
+    found = entries(document_ids.pack(replaced.column("id")), row_ids_of(number, rows), REPLACED, LEAVING)
     kinds = pc.utf8_slice_codeunits(replaced.column("reason"), len("duplicate_"))
     found["kind"] = pc.index_in(kinds, value_set=pa.array(KINDS)).to_numpy()
-    found["by"] = packed_ids.pack(replaced.column("replaced_by"))
+    found["by"] = document_ids.pack(replaced.column("replaced_by"))
     leaving = [found]
     if work.takedowns:  # names and copies of a whole part are read for takedowns alone
         names, copies = work.before.names(number), work.before.copies(number)
         taken, forgotten = (np.flatnonzero(work.takedowns.mask(table)) for table in (names, copies))
         leaving = [found[~np.isin(rows, taken)]]
         for table, gone, role in ((names, taken, TAKEN), (copies, forgotten, FORGOTTEN)):
-            ids = packed_ids.pack(table.column("id").take(pa.array(gone)))
+            ids = document_ids.pack(table.column("id").take(pa.array(gone)))
             leaving.append(entries(ids, row_ids_of(number, gone), role, LEAVING))
     every = np.concatenate(leaving, dtype=LEAVING)  # named, or NumPy gives ids the byte order of the machine
     sorted_runs.write(part, leaving_path(number), [sorted_runs.by_key(every)])
@@ -87,7 +86,7 @@ def _copies(work: Work, number: int, fates: NDArray[np.void], leaving: NDArray[n
     copies = work.before.copies(number)
     keepers = copies.column("duplicate_of").to_pylist()
     moves = fates[fates["what"] == MOVES]
-    others = packed_ids.unpack(moves["keeper"]).to_pylist()
+    others = document_ids.unpack(moves["keeper"]).to_pylist()
     for row, keeper, some in zip(row_of(moves["key"]).tolist(), others, moves["keeper"].any(axis=1), strict=True):
         keepers[row] = keeper if some else None
     at = COPIES.get_field_index("duplicate_of")
@@ -105,7 +104,7 @@ def _as_copies(work: Work, number: int, replaced: NDArray[np.void]) -> pa.Table:
     rows = work.before.rows(number)[at]
     columns = [
         *work.before.names(number).take(pa.array(at)).columns,
-        packed_ids.unpack(replaced["by"]),
+        document_ids.unpack(replaced["by"]),
         pa.array(KINDS).take(pa.array(replaced["kind"])),
         pa.array(rows["origin"]),
         pa.array(rows["row"]),

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core.part import Part
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.dedup_index import (
     COPIES,
     COPY,
@@ -70,8 +69,8 @@ def entries_of(rows: NDArray[np.void], copies: pa.Table) -> NDArray[np.void]:
     return np.concatenate(
         [
             entries(rows["id"], np.arange(len(rows)), DOCUMENT),
-            entries(packed_ids.pack(copies.column("id")), np.arange(copies.num_rows), COPY),
-            entries(packed_ids.pack(keepers.column("duplicate_of")), np.flatnonzero(kept), role),
+            entries(document_ids.pack(copies.column("id")), np.arange(copies.num_rows), COPY),
+            entries(document_ids.pack(keepers.column("duplicate_of")), np.flatnonzero(kept), role),
         ]
     )
 
@@ -131,11 +130,11 @@ class Own(NamedTuple):
 def seen_part(work: Work, part: Part, own: Own) -> None:
     """Writes the ids of the documents of one part with what has become of them; runs on a worker."""
     documents, kept, copies = _judged(work, own)
-    ids = packed_ids.pack(documents.column("id"))
+    ids = document_ids.pack(documents.column("id"))
     went = copies.column("row").to_numpy().astype(np.int64)
     role = np.where(kept, KEPT, DROPPED)
     role[went] = WENT
-    keepers = packed_ids.pack(copies.column("duplicate_of"))
+    keepers = document_ids.pack(copies.column("duplicate_of"))
     of_documents = entries(ids, row_ids_of(own.number, np.arange(len(ids))), role, SEEN)
     of_keepers = entries(keepers, row_ids_of(own.number, went), FOR, SEEN)
     sorted_runs.write(part, own.seen, [sorted_runs.by_key(np.concatenate([of_documents, of_keepers]))])

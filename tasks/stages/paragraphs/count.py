@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.scan import RUN
@@ -74,7 +73,7 @@ def counted(config: ParagraphsConfig, runs: NDArray[np.void]) -> tuple[int, pa.T
     again = repeated(config, texts, domains)
     firsts = runs[first[again]]
     numbers = (values[again] for values in (known, sizes, texts, domains))
-    return len(known), pa.table([*numbers, firsts["text"], packed_ids.unpack(firsts["id"])], schema=COUNTS)
+    return len(known), pa.table([*numbers, firsts["text"], document_ids.unpack(firsts["id"])], schema=COUNTS)
 
 
 def _distinct(group: NDArray[np.int64], values: NDArray[np.uint64], groups: int) -> NDArray[np.int64]:

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
-from tasks.formats import packed_ids
-from tasks.formats.dedup import sorted_runs
+from tasks.formats.dedup import document_ids, sorted_runs
+from tasks.formats.dedup.document_ids import HALVES
 from tasks.formats.documents.text import hash64, normalise
-from tasks.formats.packed_ids import HALVES
 from tasks.formats.web.domain import domain_of
 
 PLACES = pa.schema(
@@ -93,5 +92,5 @@ def _run(documents: pa.Table, domains: NDArray[np.uint64], long: pa.Table) -> ND
     found = np.empty(len(rows), RUN)
     found["key"], found["text"] = distinct["hash"].to_numpy(), distinct["text"].to_numpy()
     found["domain"], found["fetched"] = domains[rows], fetched[rows]
-    found["id"] = packed_ids.pack(documents["id"])[rows]
+    found["id"] = document_ids.pack(documents["id"])[rows]
     return found[np.lexsort((found["id"][:, 1], found["id"][:, 0], found["key"]))]

@@ -11,10 +11,10 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import DedupIndex
+from tasks.formats.dedup.document_ids import unpack
 from tasks.formats.documents.document import DOCUMENT as SCHEMA
 from tasks.formats.documents.tombstones import DOCUMENT, FILE, Tombstone, Tombstones
 from tasks.formats.documents.tombstones import write as write_tombstones
-from tasks.formats.packed_ids import unpack
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup_index.config import DedupIndexConfig
