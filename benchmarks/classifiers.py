@@ -36,7 +36,7 @@ from tasks.core.engine import Engine
 from tasks.filters.base import Annotator, fields
 from tasks.filters.batch import Batch
 from tasks.filters.language import LanguageLabels
-from tasks.filters.learned.fasttext_model import FastText, line_of
+from tasks.filters.learned.fasttext import FastText, line_of
 from tasks.filters.learned.signals import fit, matrix
 from tasks.filters.lexicon import Entries
 from tasks.filters.pretrained import model_file

@@ -19,7 +19,7 @@ from tasks.filters.bounds import Bounds
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.filters.learned.fasttext_model import FastText
+    from tasks.filters.learned.fasttext import FastText
 
 
 class ClassifierMeasures(Annotator):
@@ -45,7 +45,7 @@ class ClassifierMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when a model is missing or has no positive label."""
-        from tasks.filters.learned.fasttext_model import load
+        from tasks.filters.learned.fasttext import load
 
         self._loaded.update({name: load(models, name, "classifier") for name in self.models})
 

@@ -108,7 +108,7 @@ class QualityMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is missing or of another method."""
-        from tasks.filters.learned.fasttext_model import KIND, meaning_of
+        from tasks.filters.learned.fasttext import KIND, meaning_of
 
         if not self.model:
             return

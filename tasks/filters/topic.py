@@ -17,7 +17,7 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.filters.learned.fasttext_model import FastText
+    from tasks.filters.learned.fasttext import FastText
 
 NONE = ""
 """The topic of a text without a word."""
@@ -39,7 +39,7 @@ class TopicMeasures(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """See `Annotator.prepare`; raises InputError when the model is missing or of another method."""
-        from tasks.filters.learned.fasttext_model import load
+        from tasks.filters.learned.fasttext import load
 
         self._loaded = load(models, self.model, "topic")
 

@@ -21,7 +21,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.filters.learned.fasttext_model import MEANING
+from tasks.filters.learned.fasttext import MEANING
 from tasks.formats.model_card import model_card, table
 from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings
 from tasks.stages.classifiers.texts import Example, Examples, files_of, gather

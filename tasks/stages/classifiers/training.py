@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.filters.learned.fasttext_model import LABEL, FastText, Meaning, line_of
+from tasks.filters.learned.fasttext import LABEL, FastText, Meaning, line_of
 from tasks.filters.learned.signals import fit, matrix
 from tasks.stages.classifiers.config import ClassifierSettings, FastTextSettings
 from tasks.stages.classifiers.texts import Example

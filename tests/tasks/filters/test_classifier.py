@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.filters.base import Annotator, Filter, fields
 from tasks.filters.batch import Batch
 from tasks.filters.classifier import Classifier, ClassifierMeasures
-from tasks.filters.learned.fasttext_model import line_of, load
+from tasks.filters.learned.fasttext import line_of, load
 from tasks.filters.quality import QualityMeasures
 from tasks.filters.topic import Topic, TopicMeasures
 from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
