@@ -19,6 +19,7 @@ import torch
 from tasks.core.errors import InputError
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.integrity.corruption import Gradient, Integrity
@@ -37,7 +38,6 @@ from tasks.trainer.self_test import processor
 from tasks.trainer.step_data import open_data
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
-from tasks.trainer.withheld import REASON, Withheld
 
 if TYPE_CHECKING:
     from tasks.trainer.heldout_bpb import HeldoutBpb

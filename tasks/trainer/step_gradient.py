@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.guard import Guard
 from tasks.trainer.integrity.corruption import Gradient, Integrity
@@ -13,7 +14,6 @@ from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.spoilt_shards import spoilt_shards
 from tasks.trainer.step_data import StepData
-from tasks.trainer.withheld import Withheld
 
 if TYPE_CHECKING:
     from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds
