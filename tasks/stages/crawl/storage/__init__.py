@@ -1,1 +1,1 @@
-"""Storage of captures: WARC records, the files of a segment, and a local buffer for a store that is unavailable."""
+"""The tables and files of the crawl: crawl DB, fetch list, fetch log, WARC files, and how they reach the store."""
