@@ -36,12 +36,11 @@ from numpy.typing import NDArray
 from tasks.core import groups
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
-from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS
+from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.document import mark_of, same_mark
 from tasks.formats.documents.text import digest128, normalise
 from tasks.formats.mix import mix
-from tasks.formats.returned import is_returned
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.preference import capture_records

@@ -1,4 +1,4 @@
-"""Parts of documents that come back (`tasks.formats.returned`).
+"""Parts of documents that come back (`tasks.formats.dedup.dedup_index`).
 
 Reads the dedup index of the version before, the documents of earlier versions, and the ids of those of this one. Writes
 `documents/returned-<n>.parquet` as extract does, and an empty `rejected/returned-<n>.parquet`.
@@ -14,10 +14,16 @@ from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
-from tasks.formats.dedup.dedup_index import DedupIndex
+from tasks.formats.dedup.dedup_index import (
+    DedupIndex,
+    forgotten,
+    id_array,
+    returned_documents,
+    returned_part_name,
+    returning,
+)
 from tasks.formats.documents.document import DOCUMENT, REJECTED
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.returned import forgotten, id_array, returned_documents, returned_part_name, returning
 
 
 def returned_parts(

@@ -5,7 +5,7 @@ Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extrac
 url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
 with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.documents.document).
 
-With a dedup index (`tasks.formats.returned`), the documents that come back are in parts of their own, as they were
+With a dedup index (`tasks.formats.dedup.dedup_index`), the documents that come back are in parts of their own, as they were
 extracted before.
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
