@@ -127,7 +127,7 @@ def _named(path: str) -> tuple[Any, tuple[str, ...]]:
 def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
     import fasttext
 
-    from tasks.filters.learned.fasttext_file import labels_of
+    from tasks.filters.learned.fasttext import labels_of
 
     labels = labels_of(path)
     return fasttext.load_model(path), labels
