@@ -30,11 +30,11 @@ from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.checkpoint import MODEL, name_of
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.notice import Notice, obeyed
 from tasks.trainer.fence import Fence
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.model import model_file
-from tasks.trainer.notice import Notice, obeyed
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 

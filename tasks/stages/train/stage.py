@@ -33,6 +33,7 @@ from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve
 from tasks.trainer.config import TrainConfig, TrainSpec
+from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.fence import Fence
@@ -42,7 +43,6 @@ from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.mixing import epochs
 from tasks.trainer.model.initial import changed_settings
-from tasks.trainer.notice import Notice, known_of
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec

@@ -11,12 +11,12 @@ from tasks.formats.tokens.plan import Slices
 from tasks.trainer import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batches
+from tasks.trainer.data.notice import REQUEST
 from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.notice import REQUEST
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
