@@ -47,8 +47,8 @@ from tasks.formats.documents.text import normalise
 from tasks.formats.mix import mix
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.audit import write_around
-from tasks.stages.dedup.components import both_ways
 from tasks.stages.dedup.signatures import batches, shingle
+from tasks.stages.dedup.verdicts import both_ways
 from tasks.stages.dedup.workspace import LINK, PAIR, ROW_ID, Workspace, packed, pair_key
 
 Preferences = Callable[[NDArray[np.uint64]], NDArray[np.void]]
