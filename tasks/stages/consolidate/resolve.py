@@ -1,6 +1,6 @@
 """Resolution of duplicates among the documents that pass the filters.
 
-Dedup chooses keepers among all documents; here the same rule (`tasks.formats.duplicate_resolution`) is applied to the
+Dedup chooses keepers among all documents; here the same rule (`tasks.formats.dedup.duplicates`) is applied to the
 documents that pass, so that the copies of a keeper that is dropped for its quality or language are not lost. Before it,
 of several captures of a page the newest that passes is chosen. Documents of the dedup index take part in both: an
 earlier version has published them, and only a takedown can keep them from passing.
@@ -33,8 +33,8 @@ from tasks.core.part import Part, PartSpec
 from tasks.core.stage import Output
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_ids_of, row_of
+from tasks.formats.dedup.duplicates import choose
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.duplicate_resolution import choose
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts, Numbered
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.rules import DUPLICATE, reasons

@@ -21,7 +21,7 @@ Documents are not dropped here. Every pass is parts on the engine, and resumes a
     verify       per bucket    true Jaccard of the two texts of each pair
     large small  per bucket    connected components of the verified pairs, round by round (`components`)
     clusters     per bucket    pairs and equal texts by cluster
-    pairs        per bucket    keepers, `tasks.formats.duplicate_resolution`
+    pairs        per bucket    keepers, `tasks.formats.dedup.duplicates`
     recaptured   per bucket    documents of one page
     <part>       per part      the verdicts on its documents
     audit        once          samples and counts of the passes, for people

@@ -7,7 +7,7 @@ Reads the runs `clusters/`, one bucket of clusters at a time, and `preference/` 
     sizes/<bucket>.parquet     how many clusters there are of each size (schema SIZES)
     largest/<bucket>.parquet   the largest clusters (schema `audit.LARGEST`)
 
-Memory: about 600 bytes per document of the bucket, for the rule in `tasks.formats.duplicate_resolution`.
+Memory: about 600 bytes per document of the bucket, for the rule in `tasks.formats.dedup.duplicates`.
 
 Documents of the index that are taken down are compared with nothing: `forgotten_part` reads ids and URLs of one part of
 the index, and writes `forgotten/<part>.bin`, a run of ROW_ID.
@@ -32,7 +32,7 @@ Division of the links into clusters: every link with the label of its cluster, a
 Reads the runs `verified/` and `equal/`, and those of the last round of `components`, one bucket of texts at a time.
 Writes `clusters/<bucket>.bin`, a run of LABELLED. A cluster is a connected component of verified pairs and equal texts;
 it serves reports and the division of work. Which documents are dropped is decided by the rule in
-`tasks.formats.duplicate_resolution`.
+`tasks.formats.dedup.duplicates`.
 """
 
 from typing import NamedTuple
@@ -45,8 +45,8 @@ from numpy.typing import NDArray
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import row_ids_of, unpack
+from tasks.formats.dedup.duplicates import choose
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.duplicate_resolution import choose
 from tasks.formats.mix import mix
 from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.workspace import EDGE, KINDS, LABELLED, LINK, ROW_ID, VERDICT, Workspace, forgotten_path, packed

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.duplicate_resolution import choose
+from tasks.formats.dedup.duplicates import choose
 
 TEXTS = st.lists(st.integers(0, 7), max_size=14)
 PAIRS = st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)).filter(lambda pair: pair[0] < pair[1]), max_size=14)

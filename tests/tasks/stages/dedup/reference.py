@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.formats.duplicate_resolution import choose
+from tasks.formats.dedup.duplicates import choose
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import sign
