@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tasks.core.config import nearest
-from tasks.filters.catalogue import measured
-from tasks.filters.learned.trained import misfit
+from tasks.filters.catalogue import measured, misfit
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
 from tasks.run.recipe_sections import Sections

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.filters.learned.trained import misfit
+from tasks.filters.catalogue import misfit
 
 KIND = "classifiers"
 """The kind of artifact that contains the models."""
