@@ -25,7 +25,7 @@ from tasks.run.catalogue import MAKERS
 from tasks.run.export import new_folder
 from tasks.run.model_lineage import card, tuned_card
 from tasks.trainer.chat_template import chat_template
-from tasks.trainer.checkpoint import MODEL, name_of
+from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.gguf_file import write_gguf
 from tasks.trainer.huggingface import llama_name
 from tasks.trainer.huggingface_folder import CARD, WEIGHTS, copy_renamed, small_files

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from tasks.core.artifact import Artifact
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.heldout import Heldout, Window, heldout, windows
 from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer

@@ -15,7 +15,7 @@ from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError, SluiceError, StoreError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.locations import committed, committed_lines, install
 from tasks.trainer.milestones import FOLDERS, lines_of
 from tasks.trainer.place_config import Copies

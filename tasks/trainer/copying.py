@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from tasks.core.errors import TransientError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.copies import CopyLocation
 
 FOLDER = "copying"

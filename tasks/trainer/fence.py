@@ -21,7 +21,7 @@ from tasks.core.artifact import ArtifactId
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.metrics import METRICS, proven_steps
 
 log = logging.getLogger("sluice.train")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Output
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics, repeated
 
 FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}

@@ -18,7 +18,7 @@ from pathlib import Path
 from tasks.core.errors import InputError, SluiceError, SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.copies import CopyLocation
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch

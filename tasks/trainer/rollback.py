@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 
 PASSED_OVER = "passed_over"
 """Why a step is skipped whose batch a rolled-back run does not read again."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 import torch
 import torch.distributed as dist
 
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.ranks import TIMEOUT, Ranks
 
 

@@ -28,7 +28,7 @@ from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer.bpb import evaluate_bpb
-from tasks.trainer.checkpoint import MODEL, name_of
+from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, obeyed
 from tasks.trainer.fence import Fence

@@ -22,7 +22,7 @@ from tasks.core.stage import Output
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import report
 from tasks.stages.train.alerts import RECENT, Alert, Watch
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.metrics import METRICS, SKIPPED, proven_steps, read_metrics

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
-from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.likelihood import Scorer
 from tasks.trainer.model import model_file
 from tasks.trainer.model.initial import last_weights

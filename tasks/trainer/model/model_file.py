@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.trainer.checkpoint import MODEL
+from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.huggingface import llama_name
 from tasks.trainer.model.shape import Shape

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save
 
 from tasks.core.errors import InputError
-from tasks.trainer.checkpoint import MODEL, is_whole, name_of, verify
+from tasks.trainer.checkpoints.checkpoint import MODEL, is_whole, name_of, verify
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.transformer import Transformer

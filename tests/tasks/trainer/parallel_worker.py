@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout

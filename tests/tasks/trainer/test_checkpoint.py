@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from tasks.core.errors import InputError, TransientError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tests.tasks.trainer.small_run import digests, save_whole
 
 

@@ -23,7 +23,7 @@ from tasks.core.errors import InputError, SupersededError, TransientError
 from tasks.core.stage import Inputs, Listener, Output, Report
 from tasks.core.store import Store
 from tasks.stages.train import stage
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.fence import FOLDER, Fence
 from tasks.trainer.metrics import METRICS, SKIPPED

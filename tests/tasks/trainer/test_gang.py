@@ -15,7 +15,7 @@ from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.core.store import Store
 from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code

@@ -14,7 +14,8 @@ import pytest
 
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
-from tasks.trainer import checkpoint, failure
+from tasks.trainer import failure
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.launcher import LOG, explain, train_local, training_command

@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.store import Store
-from tasks.trainer import checkpoint, copying
+from tasks.trainer import copying
 from tasks.trainer import recovery as recovery_module
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.environment import CHECKPOINTS
 from tasks.trainer.faults import FAULTS

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks.core.errors import InputError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.guard import MAX_REFUSED, WINDOW

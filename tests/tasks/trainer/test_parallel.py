@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.fit import check_fit
 from tests.tasks.trainer.gangs import free_port

@@ -11,7 +11,7 @@ import pytest
 from tasks.core.config import canonical_json
 from tasks.core.errors import StoppedError
 from tasks.core.store import Store
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.environment import PREEMPTION
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.launcher import training_command

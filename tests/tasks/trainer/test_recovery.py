@@ -20,7 +20,7 @@ from tasks.core.errors import StoreError, TransientError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.stages.train import stage
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.metrics import METRICS, SKIPPED
 from tasks.trainer.recovery import FOLDER, Recovery

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.stages.canary.config import CanaryConfig
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.guard import ROLL_BACK_AFTER

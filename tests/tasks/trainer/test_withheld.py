@@ -8,7 +8,7 @@ import torch
 
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST

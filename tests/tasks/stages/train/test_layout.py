@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
-from tasks.trainer import checkpoint
+from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.environment import LAYOUT, RANKS
 from tasks.trainer.layout import Layout
