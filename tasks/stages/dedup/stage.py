@@ -52,7 +52,6 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.stages.dedup.audit import alarm, audit_part, draw
 from tasks.stages.dedup.config import DedupConfig
-from tasks.stages.dedup.duplicates import duplicates_part, earlier_part
 from tasks.stages.dedup.pairs import EDGES, WANTED, candidates_part, equal_part, shingle_part, verify_part
 from tasks.stages.dedup.preference import recaptured_part
 from tasks.stages.dedup.signatures import sign_part
@@ -60,6 +59,8 @@ from tasks.stages.dedup.verdicts import (
     OF_CYCLE,
     VERDICTS,
     clusters_part,
+    duplicates_part,
+    earlier_part,
     forgotten_part,
     keepers_part,
     large_part,
