@@ -1,6 +1,6 @@
 """The page of duplicates: dedup's audit with the texts that it names, for manual review.
 
-Reads `audit.json` of `duplicates` (`tasks.formats.duplicate_audit`). Writes
+Reads `audit.json` of `duplicates` (`tasks.formats.dedup.duplicates`). Writes
 
     copies/<part>.parquet     the documents of the part that it names (schema COPY)
     withheld/<part>.parquet   clusters of which a document of the part is taken down (schema WITHHELD)
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from tasks.core.pages import template
 from tasks.core.part import Part
+from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, Side
 from tasks.formats.documents.text import normalise
-from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit, Side
 from tasks.stages.consolidate.aligned_inputs import AlignedParts
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import KEPT

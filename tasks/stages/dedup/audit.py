@@ -9,7 +9,7 @@ The passes write, bucket by bucket or part by part,
 Samples are of bounded size. The part `audit` reads these files, `sizes/` and `sources/`, of all buckets and parts, one
 at a time. It writes
 
-    audit.json        `tasks.formats.duplicate_audit`
+    audit.json        `tasks.formats.dedup.duplicates`
     domains.parquet   documents and duplicates of all domains (DOMAINS), most duplicates first
 
 All domains are in memory at one time, about 100 bytes each; the rest is of bounded size.
@@ -33,8 +33,8 @@ from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import part_of, row_of, unpack
+from tasks.formats.dedup.duplicates import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.duplicate_audit import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
 from tasks.formats.web.domain import domain_of
 from tasks.stages.dedup.workspace import Workspace
 

@@ -46,10 +46,10 @@ from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup.dedup_index import DedupIndex, index_of, signatures_of
+from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
 from tasks.stages.dedup.audit import alarm, audit_part, draw
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.pairs import EDGES, WANTED, candidates_part, equal_part, shingle_part, verify_part

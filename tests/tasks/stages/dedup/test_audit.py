@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.formats.duplicate_audit import AUDIT_FILE, DuplicateAudit
+from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
 from tasks.stages.dedup import audit
 from tasks.stages.dedup.audit import DOMAINS_FILE
 from tasks.stages.dedup.config import DedupConfig
