@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from tasks.filters.base import Annotator
-from tasks.filters.bounds import Bounds
+from tasks.filters.base import Annotator, Bounds
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact

@@ -13,8 +13,7 @@ from pydantic import Field, PrivateAttr
 
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.filters.base import Annotator
-from tasks.filters.bounds import Bounds
+from tasks.filters.base import Annotator, Bounds
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
