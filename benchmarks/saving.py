@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 from benchmarks.result import keep
+from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
-from tasks.trainer.saving import Saver
 
 VOCABULARY, SEQ_LEN = 8192, 512
 MODEL = ModelConfig(layers=12, dim=768, heads=12, kv_heads=12)

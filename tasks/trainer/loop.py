@@ -18,6 +18,7 @@ import torch
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
@@ -33,7 +34,6 @@ from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
-from tasks.trainer.saving import Saver
 from tasks.trainer.self_test import processor
 from tasks.trainer.step_data import open_data
 from tasks.trainer.step_gradient import StepGradient

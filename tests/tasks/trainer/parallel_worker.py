@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout
@@ -24,7 +25,6 @@ from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
-from tasks.trainer.saving import Saver
 
 VOCABULARY, SEQ_LEN, MICROBATCHES = 96, 32, 8
 LEARNING_RATE = 1e-2
