@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.formats.html.tag_names import FORMATTING, Names, Tags
+from tasks.formats.web.html_tags import FORMATTING, Names, Tags
 
 _KINDS = {begin: number for number, begin in enumerate(FORMATTING, 1)}
 _NAMES = Names(_KINDS)

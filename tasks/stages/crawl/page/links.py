@@ -38,10 +38,10 @@ import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from tasks.formats.html.open_elements import Tags
-from tasks.formats.html.tag_names import FORMATTING, Names, all_tags
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.charset import with_source
 from tasks.formats.web.domain import Link, link
+from tasks.formats.web.html_tags import FORMATTING, Names, all_tags
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
 

@@ -1,11 +1,11 @@
-"""Contract of tasks.formats.html.tag_names: the tags that going through a page one at a time finds."""
+"""Contract of tasks.formats.web.html_tags: the tags that going through a page one at a time finds."""
 
 import random
 import re
 
 import pytest
 
-from tasks.formats.html.tag_names import FORMATTING, Names, all_tags
+from tasks.formats.web.html_tags import FORMATTING, Names, all_tags
 
 NAMES = Names({begin: number for number, begin in enumerate((*FORMATTING, b"opt", b"bod"), 1)})
 TAG = re.compile(rb"<(/?)((?:[abisu]|tt|em)(?=[\t\n\f\r />])|big|cod|fon|nob|sma|str|opt|bod)", re.I)
