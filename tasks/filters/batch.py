@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.filters.counting.lines import Lines
 from tasks.filters.counting.words import Words, split
-from tasks.filters.language_codes import UNDETERMINED
+from tasks.filters.language import UNDETERMINED
 
 SPLITS = ("words", "line_columns")
 READS: Mapping[str, tuple[str, ...]] = {

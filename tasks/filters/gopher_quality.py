@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
-from tasks.filters.language_codes import UNDETERMINED
+from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch

@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from tasks.core.errors import InputError
 from tasks.filters.base import Annotator, Filter, Measured, Reasons
-from tasks.filters.language_codes import UNDETERMINED
+from tasks.filters.language import UNDETERMINED
 
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact

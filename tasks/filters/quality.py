@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field, PrivateAttr
 
 from tasks.filters.base import Annotator, Filter, Measured, Reasons
-from tasks.filters.language_codes import UNDETERMINED
+from tasks.filters.language import UNDETERMINED
 from tasks.filters.learned.signals import CHARS, Weights, matrix
 
 if TYPE_CHECKING:

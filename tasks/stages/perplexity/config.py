@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.core.config import Config, absolute, duplicates
-from tasks.filters.language_codes import UNDETERMINED
+from tasks.filters.language import UNDETERMINED
 
 ANY_LANGUAGE = UNDETERMINED
 """Language code of the model that scores documents of all languages without a model of their own."""

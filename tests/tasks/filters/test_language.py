@@ -11,8 +11,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.filters.batch import Batch
-from tasks.filters.language import LanguageLabels
-from tasks.filters.language_codes import code_of
+from tasks.filters.language import LanguageLabels, code_of
 from tasks.filters.learned.fasttext import labels_of
 from tasks.filters.pretrained import model_folder
 from tasks.run.inputs import external_refs
