@@ -19,11 +19,11 @@ from tasks.core.errors import InputError, SluiceError, SupersededError, Transien
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch
 from tasks.trainer.copies import CopyLocation
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.fence import Fence
-from tasks.trainer.locations import Location, Milestones, Scratch
 from tasks.trainer.metrics import METRICS, proven_steps
 from tasks.trainer.milestones import publish_milestones
 from tasks.trainer.place_config import CheckpointLocations
