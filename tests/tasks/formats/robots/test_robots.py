@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.formats.robots.lines import MAX_BYTES
-from tasks.formats.robots.robotstxt import AI_AGENTS, Robots, decided_by
+from tasks.formats.web.robots import AI_AGENTS, Robots, decided_by
 
 
 def cases(folder):

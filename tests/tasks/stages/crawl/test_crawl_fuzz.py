@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.robots.robotstxt import Robots
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.content_encoding import decode
 from tasks.formats.web.domain import partition
+from tasks.formats.web.robots import Robots
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import authority, host_and_port, is_trap, key
 from tasks.stages.crawl.hosts.politeness import retry_after

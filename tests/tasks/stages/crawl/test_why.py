@@ -10,7 +10,7 @@ from aiohttp import web
 from crawl_site import Site, linked
 
 from tasks.core.errors import InputError
-from tasks.formats.robots.robotstxt import Robots, ai_optout_by, decided_by
+from tasks.formats.web.robots import Robots, ai_optout_by, decided_by
 from tasks.run import shell
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
