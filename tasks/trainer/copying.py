@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.core.errors import TransientError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.copies import CopyLocation
+from tasks.trainer.checkpoints.copies import CopyLocation
 
 FOLDER = "copying"
 STUCK_S = 600.0

@@ -19,8 +19,8 @@ from tasks.core.errors import InputError, SluiceError, SupersededError, Transien
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.copies import CopyLocation
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch
-from tasks.trainer.copies import CopyLocation
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.fence import Fence
