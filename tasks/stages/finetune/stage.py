@@ -23,6 +23,7 @@ from tasks.formats.documents.examples import Examples
 from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
@@ -32,7 +33,6 @@ from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.model.initial import MERGED
-from tasks.trainer.recovery import Recovery
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.place import beyond
 from tasks.trainer.tuning.spec import tuning_spec

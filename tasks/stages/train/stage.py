@@ -32,6 +32,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
@@ -44,7 +45,6 @@ from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.mixing import epochs
 from tasks.trainer.model.initial import changed_settings
 from tasks.trainer.planning.measured import speed_metrics
-from tasks.trainer.recovery import Recovery
 from tasks.trainer.spec import make_spec
 from tasks.trainer.starts import read_starts
 

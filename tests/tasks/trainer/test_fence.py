@@ -24,11 +24,11 @@ from tasks.core.stage import Inputs, Listener, Output, Report
 from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.fence import FOLDER, Fence
 from tasks.trainer.metrics import METRICS, SKIPPED
 from tasks.trainer.milestones import check_milestones, publish_milestones
-from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import save_whole, small_config
 from tests.waiting import until

@@ -16,6 +16,7 @@ from tasks.core.store import Store
 from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.recovery import FOLDER
 from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here
 from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.gang_agent import decisive_code
@@ -24,7 +25,6 @@ from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place_config import PreemptionNotice
-from tasks.trainer.recovery import FOLDER
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in

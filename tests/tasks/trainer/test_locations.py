@@ -19,14 +19,14 @@ from safetensors.torch import load_file
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.store import Store
 from tasks.trainer import copying
-from tasks.trainer import recovery as recovery_module
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints import recovery as recovery_module
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.environment import CHECKPOINTS
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place_config import CheckpointLocations, Copies, CopyFolder
-from tasks.trainer.recovery import Recovery
 from tests.corpora import Made
 from tests.tasks.trainer.gangs import contents
 from tests.tasks.trainer.small_run import small_config

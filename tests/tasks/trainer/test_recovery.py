@@ -21,9 +21,9 @@ from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.metrics import METRICS, SKIPPED
-from tasks.trainer.recovery import FOLDER, Recovery
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, pod, recipe_of, store_with

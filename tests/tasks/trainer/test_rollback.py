@@ -10,12 +10,12 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.guard import ROLL_BACK_AFTER
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
-from tasks.trainer.recovery import Recovery
 from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, rollback_target
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import damage, ranks_of
