@@ -33,7 +33,7 @@ from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import artifact_of_version
 from tasks.run.previous_version import Found, previous_inputs
 from tasks.run.recipe import Recipe
-from tasks.trainer.fence import first_attempt
+from tasks.trainer.checkpoints.fence import first_attempt
 
 log = logging.getLogger("sluice.runner")
 

@@ -23,11 +23,11 @@ from tasks.formats.documents.examples import Examples
 from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
+from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
-from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics

@@ -32,12 +32,12 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve
+from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.fence import Fence
 from tasks.trainer.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics

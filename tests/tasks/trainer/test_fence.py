@@ -24,9 +24,9 @@ from tasks.core.stage import Inputs, Listener, Output, Report
 from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints.fence import FOLDER, Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.fence import FOLDER, Fence
 from tasks.trainer.metrics import METRICS, SKIPPED
 from tasks.trainer.milestones import check_milestones, publish_milestones
 from tests.corpora import Made
@@ -41,7 +41,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.stages.train import stage
-from tasks.trainer import fence
+from tasks.trainer.checkpoints import fence
 from tasks.trainer.config import TrainConfig
 fence.CHECK_S = 0.1
 source, folder, config = sys.argv[1:]
