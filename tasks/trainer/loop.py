@@ -22,8 +22,8 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
-from tasks.trainer.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.integrity.corruption import Gradient, Integrity
+from tasks.trainer.integrity.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs

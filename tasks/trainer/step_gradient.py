@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.faults import POISON, Faults
-from tasks.trainer.guard import Guard
 from tasks.trainer.integrity.corruption import Gradient, Integrity
+from tasks.trainer.integrity.guard import Guard
 from tasks.trainer.poison import described, guilty, slices_with_losses
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated

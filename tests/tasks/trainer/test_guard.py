@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.trainer.guard import MAX_REFUSED, WINDOW, Guard
+from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW, Guard
 
 
 def falling(seed: int, steps: int = 600) -> list[float]:

@@ -12,7 +12,7 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.guard import MAX_REFUSED, WINDOW
+from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.ranks import Ranks, tree_sum

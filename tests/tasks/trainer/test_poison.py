@@ -10,7 +10,7 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.guard import WINDOW
+from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, read_metrics

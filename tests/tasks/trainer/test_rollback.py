@@ -13,7 +13,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.guard import ROLL_BACK_AFTER
+from tasks.trainer.integrity.guard import ROLL_BACK_AFTER
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, rollback_target
