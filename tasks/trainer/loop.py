@@ -24,13 +24,13 @@ from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER, Guard
+from tasks.trainer.integrity.pace import Pace
 from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
-from tasks.trainer.pace import Pace
 from tasks.trainer.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target

@@ -29,12 +29,12 @@ from tasks.trainer.adamw import local
 from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
+from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer
-from tasks.trainer.pace import Stopwatch
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.contribution import contribution_of
 from tasks.trainer.parallel.fit import check_fit

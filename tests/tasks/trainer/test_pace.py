@@ -2,7 +2,7 @@
 
 import random
 
-from tasks.trainer.pace import RECENT, Pace
+from tasks.trainer.integrity.pace import RECENT, Pace
 
 
 def test_a_slow_rank_is_named_once_and_again_after_it_has_recovered() -> None:
