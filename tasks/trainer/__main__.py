@@ -1,4 +1,4 @@
-"""One rank of a training run: `python -m tasks.trainer --spec spec.json`, started by `tasks.trainer.agent`.
+"""One rank of a training run: `python -m tasks.trainer --spec spec.json`, started by `tasks.trainer.launch.agent`.
 
 Exit codes: 0 done, 2 the run cannot work as configured (do not restart), 143 stopped on request after a checkpoint,
 anything else a crash (restart and resume). The reason goes to `failure-<rank>.json` in the run's folder.

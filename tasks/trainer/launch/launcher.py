@@ -47,7 +47,7 @@ OnMetrics = Callable[[int, dict[str, float]], None]
 
 def training_command(spec_path: str, nproc: int) -> list[str]:
     """Returns the command that trains the spec at `spec_path` with `nproc` ranks on this node."""
-    return [sys.executable, "-m", "tasks.trainer.agent", "--spec", spec_path, "--nproc", str(nproc)]
+    return [sys.executable, "-m", "tasks.trainer.launch.agent", "--spec", spec_path, "--nproc", str(nproc)]
 
 
 def _ranks_for(spec: TrainSpec, nodes: int) -> int:

@@ -188,7 +188,7 @@ def test_nodes_with_other_settings_are_refused_on_both_sides_with_one_cause(made
 def test_a_node_that_waits_for_the_others_stops_at_once_when_asked(store: Path) -> None:
     place = {NODES: "2", NODE: "1", ADDRESS: "no-such-host.invalid", PORT: str(free_port())}
     waiting = pod(recipe_of(store, CONFIG), **place)
-    until(lambda: any("tasks.trainer.agent" in command for command in commands_below(waiting)))
+    until(lambda: any("tasks.trainer.launch.agent" in command for command in commands_below(waiting)))
     waiting.terminate()
     assert ended([waiting])[0][0] == 143
 

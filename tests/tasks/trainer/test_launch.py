@@ -76,7 +76,7 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
     assert len(trainers(spec)) == 2
     parent.kill()
     parent.wait()
-    until(lambda: not trainers(spec) and not trainers(spec, "tasks.trainer.agent"), 20)
+    until(lambda: not trainers(spec) and not trainers(spec, "tasks.trainer.launch.agent"), 20)
 
 
 def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_twenty_kills_of_ranks_and_agents_leave_no_trace(made: Made, tmp_path: P
     draw = random.Random(20)
     # Ten in the steps in which a checkpoint is written, ten anywhere; of a rank or of the agent.
     due = [30 * number + (20 - 30 * number % 20 if number % 2 else draw.randint(0, 19)) for number in range(1, 21)]
-    victims = [draw.choice(("tasks.trainer", "tasks.trainer", "tasks.trainer.agent")) for _ in due]
+    victims = [draw.choice(("tasks.trainer", "tasks.trainer", "tasks.trainer.launch.agent")) for _ in due]
     kills = list(zip(due, victims, strict=True))
 
     def kill(step: int, values: dict[str, float]) -> None:
@@ -212,5 +212,12 @@ def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Pa
 
 
 def test_the_command_does_not_depend_on_where_it_runs(tmp_path: Path) -> None:
-    assert training_command("spec.json", 8)[1:] == ["-m", "tasks.trainer.agent", "--spec", "spec.json", "--nproc", "8"]
+    assert training_command("spec.json", 8)[1:] == [
+        "-m",
+        "tasks.trainer.launch.agent",
+        "--spec",
+        "spec.json",
+        "--nproc",
+        "8",
+    ]
     assert os.path.isabs(training_command("spec.json", 8)[0])
