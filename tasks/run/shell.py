@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace) -> None:
     from tasks.run.place import filled
     from tasks.run.runner import join_stage, run_stage
     from tasks.run.tracking import TrackingContext
-    from tasks.trainer.gang import node_of
+    from tasks.trainer.launch.gang import node_of
 
     recipe, version = _recipe(options), options.version
     if options.stage == "takedown":

@@ -18,8 +18,8 @@ from pathlib import Path
 from tasks.core.errors import SluiceError, TransientError
 from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.gang import Gang
 from tasks.trainer.heartbeat import HeartbeatStore, Result
+from tasks.trainer.launch.gang import Gang
 from tasks.trainer.ranks import ATTEMPT
 
 log = logging.getLogger(__name__)

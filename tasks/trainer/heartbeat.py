@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.core.errors import InputError, TransientError
 from tasks.trainer.failure import Failure
-from tasks.trainer.gang import AGAIN_S, MEETING_S, Gang
+from tasks.trainer.launch.gang import AGAIN_S, MEETING_S, Gang
 
 log = logging.getLogger(__name__)
 

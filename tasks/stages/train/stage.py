@@ -38,7 +38,7 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.gang import Gang
+from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows

@@ -29,7 +29,7 @@ from tasks.core.errors import (
 from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import ranks_here
-from tasks.trainer.gang import Gang
+from tasks.trainer.launch.gang import Gang
 from tasks.trainer.layout import Layout
 from tasks.trainer.metrics import METRICS, MetricsTail
 from tasks.trainer.parent_watch import PARENT_PIPE

@@ -18,7 +18,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.gang import ADDRESS, NODE, NODES, PORT
+from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT
 from tests.corpora import Made
 
 QUIET = {"MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1", "SLUICE_NPROC": "1"}
