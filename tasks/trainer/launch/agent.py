@@ -59,7 +59,7 @@ def main() -> int:
     if notice := preemption_here():
         preemption.watch(notice, partial(_preempted, arguments.spec))
     if gang := Gang.from_environment():
-        from tasks.trainer.gang_agent import run_gang
+        from tasks.trainer.launch.gang_agent import run_gang
 
         where = f"[node {gang.node}]"
         logging.basicConfig(level=logging.INFO, format=f"{where} %(levelname)s %(message)s", stream=sys.stderr)

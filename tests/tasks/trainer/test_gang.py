@@ -18,8 +18,8 @@ from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
 from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here
-from tasks.trainer.gang_agent import decisive_code
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
+from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Trainer
