@@ -19,10 +19,10 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from tasks.trainer import preemption
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import preemption_here
 from tasks.trainer.faults import PREEMPTION, Faults
+from tasks.trainer.launch import preemption
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.metrics import METRICS, last_step
 from tasks.trainer.parent_watch import end_with_parent
