@@ -16,7 +16,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tasks.core.errors import InputError, TransientError
-from tasks.trainer.failure import Failure
+from tasks.trainer.launch.failure import Failure
 from tasks.trainer.launch.gang import AGAIN_S, MEETING_S, Gang
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tasks.core.errors import SluiceError, TransientError
-from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.heartbeat import HeartbeatStore, Result
+from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.ranks import ATTEMPT
 

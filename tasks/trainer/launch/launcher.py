@@ -26,9 +26,9 @@ from tasks.core.errors import (
     SupersededError,
     TransientError,
 )
-from tasks.trainer import failure
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.environment import ranks_here
+from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.layout import Layout
 from tasks.trainer.metrics import METRICS, MetricsTail

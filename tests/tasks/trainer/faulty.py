@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tasks.trainer import failure, self_test
+from tasks.trainer import self_test
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.launch import failure
 from tasks.trainer.loop import Trainer
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.sharded import Sharded  # here: forked ranks need not import it, for 1.5 s each

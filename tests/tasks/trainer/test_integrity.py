@@ -9,11 +9,11 @@ import torch
 
 from tasks.core.errors import TransientError
 from tasks.formats.tokens import marks
-from tasks.trainer import failure
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity import pace
 from tasks.trainer.integrity.corruption import FAR, SOME, Integrity
+from tasks.trainer.launch import failure
 from tasks.trainer.layout import Layout
 from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.ranks import Ranks

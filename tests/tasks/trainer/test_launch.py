@@ -14,10 +14,10 @@ import pytest
 
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
-from tasks.trainer import failure
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
+from tasks.trainer.launch import failure
 from tasks.trainer.launch.launcher import LOG, explain, train_local, training_command
 from tasks.trainer.loop import Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
