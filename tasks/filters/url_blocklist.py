@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-    from tasks.filters.blocklists.index import Index
-    from tasks.filters.blocklists.sources import Source
+    from tasks.filters.blocklists import Index, Source
 
 _NO_WORD = re.compile(r"[^a-z0-9]+")
 
@@ -65,27 +64,27 @@ class UrlListed(Annotator):
 
     def external(self) -> list[str]:
         """Returns the lists as local paths: their bytes are part of the fingerprint."""
-        from tasks.filters.blocklists.sources import find
+        from tasks.filters.blocklists import find_sources
 
-        return [source.local for source in find(self.folders, self.files, self.categories)]
+        return [source.local for source in find_sources(self.folders, self.files, self.categories)]
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """Reads the lists; see `Annotator.prepare`."""
-        from tasks.filters.blocklists.sources import find
+        from tasks.filters.blocklists import find_sources
 
         read = []
-        for source in find(self.folders, self.files, self.categories):
+        for source in find_sources(self.folders, self.files, self.categories):
             stat = os.stat(source.local)
             read.append((source, stat.st_size, stat.st_mtime_ns))
         self._index = _load(tuple(read))
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """See `Annotator.measure`."""
-        from tasks.filters.blocklists.address import entry_key, keys
+        from tasks.filters.blocklists import entry_key, keys_of
 
         allowed = {entry_key(entry) for entry in self.allow}
         banned = frozenset(word.lower() for word in self.banned_words)
-        listed = [list(keys(url)) for url in batch.urls]
+        listed = [list(keys_of(url)) for url in batch.urls]
         if self._index is None:
             raise ValueError("prepare reads the lists first")
         hits = iter(self._index.find([key for one in listed for key in one]))
@@ -109,9 +108,9 @@ def _banned(url: str, banned: frozenset[str]) -> tuple[str | None, str | None]:
 @lru_cache(maxsize=4)
 def _load(read: "tuple[tuple[Source, int, int], ...]") -> "Index":
     """Loads the lists once per process and state of the files: consecutive parts use the same lists."""
-    from tasks.filters.blocklists.index import load
+    from tasks.filters.blocklists import load_index
 
-    return load([source for source, _, _ in read])
+    return load_index([source for source, _, _ in read])
 
 
 class UrlBlocklist(Filter):

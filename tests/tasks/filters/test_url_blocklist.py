@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import InputError
+from tasks.filters import blocklists
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
-from tasks.filters.blocklists import index
-from tasks.filters.blocklists.address import entry_key, keys
+from tasks.filters.blocklists import entry_key, keys_of
 from tasks.filters.url_blocklist import UrlBlocklist, UrlListed
 from tests.s3_server import S3Server
 
@@ -165,7 +165,7 @@ def test_the_lists_are_named_for_the_fingerprint(lists: Path) -> None:
 
 
 def test_lists_are_read_in_pieces_that_end_with_lines(lists: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_CHUNK", 7)
+    monkeypatch.setattr(blocklists, "_CHUNK", 7)
     listed = UrlListed(folders=(str(lists),))
     assert look_up(listed, "http://bad.example.com/", "http://host.example/Form?id=7", "http://play.example/") == [
         ("phishing", "bad.example.com"),
@@ -178,7 +178,7 @@ def test_every_entry_of_a_list_is_found_under_its_own_address() -> None:
     for line in ("example.com", "http://a.example/b/c", "example.com/a?b=1&c=2", "198.51.100.1/x", "ÄÖ.example/ä"):
         key = entry_key(line)
         assert key is not None
-        assert key in list(keys(f"https://www.{key}")) or key in list(keys(f"https://{key}"))
+        assert key in list(keys_of(f"https://www.{key}")) or key in list(keys_of(f"https://{key}"))
 
 
 LONG = ("/x" * 5000, "/x" * 5000 + "?q=1", "?" + "&".join(f"p{i}={i}" for i in range(5000)), "//" * 5000, "?&" * 5000)
@@ -186,16 +186,16 @@ LONG = ("/x" * 5000, "/x" * 5000 + "?q=1", "?" + "&".join(f"p{i}={i}" for i in r
 
 @pytest.mark.parametrize("more", LONG)
 def test_a_very_long_address_has_a_bounded_number_of_keys(more: str) -> None:
-    assert len(list(keys("http://" + "a." * 500 + "example.com/b" + more))) <= 55
+    assert len(list(keys_of("http://" + "a." * 500 + "example.com/b" + more))) <= 55
 
 
 @pytest.mark.parametrize("more", LONG)
 def test_what_is_added_to_an_address_does_not_hide_it(more: str) -> None:
     deep = "".join(f"/{level}" for level in range(20))
-    found = list(keys(f"https://www.example.com/a/b{deep}{more}"))
+    found = list(keys_of(f"https://www.example.com/a/b{deep}{more}"))
     assert {"example.com/a", "example.com/a/b", f"example.com/a/b{deep}", "example.com"} <= set(found)
     assert found == sorted(found, key=len, reverse=True)
-    assert "example.com" in list(keys(f"https://{'sub.' * 500}example.com/{more}"))
+    assert "example.com" in list(keys_of(f"https://{'sub.' * 500}example.com/{more}"))
 
 
 @pytest.mark.parametrize("parameters", [1, 22, 23, 24, 30, 1000])
@@ -208,8 +208,8 @@ def test_an_entry_covers_its_address_with_any_number_of_parameters(tmp_path: Pat
 
 def test_a_deep_entry_covers_its_address_with_a_query() -> None:
     deep = "example.com" + "/x" * 100
-    assert deep in list(keys(f"http://{deep}?a=1&b=2"))
-    assert f"{deep}?a=1" in list(keys(f"http://{deep}?a=1"))
+    assert deep in list(keys_of(f"http://{deep}?a=1&b=2"))
+    assert f"{deep}?a=1" in list(keys_of(f"http://{deep}?a=1"))
 
 
 def test_categories_without_a_folder_that_holds_them_are_refused() -> None:
