@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 import logging
 from collections import Counter
 
+log = logging.getLogger("sluice.dedup")
+
 SAMPLED = np.dtype([("key", "<u8"), ("left", "<u8"), ("right", "<u8"), ("jaccard", "<f8")])
 """A pair of texts with its similarity, by the hash of the pair."""
+
 LARGEST = pa.schema(
     [
         pa.field("cluster", pa.string(), nullable=False),
@@ -53,6 +56,7 @@ LARGEST = pa.schema(
         pa.field("shown", pa.list_(pa.string()), nullable=False),
     ]
 )
+
 DOMAINS = pa.schema(
     [
         pa.field("domain", pa.string(), nullable=False),  # the source, for documents without a host
@@ -60,14 +64,31 @@ DOMAINS = pa.schema(
         pa.field("duplicates", pa.int64(), nullable=False),
     ]
 )
+
 SOURCES_FOLDER, CLUSTER_SIZES = "sources", "sizes"
 BELOW, ABOVE, LARGEST_FOLDER, DOMAINS_FOLDER = "below", "above", "largest", "domains"
+
 WIDTH = 0.05
 """How far from the threshold a pair of the samples is at most."""
+
 PAIRS, CLUSTERS, TEXTS = 20, 10, 5
 """Most pairs on each side, clusters, and texts of a cluster."""
+
 _DOMAINS = 1 << 20
 """Rows of counts that are added up at once."""
+
+DOMAINS_FILE = "domains.parquet"
+
+_DOMAIN_COUNTS = 100
+"""Most domains in the audit."""
+
+_MOST = 12
+"""Maximum number of bars of a panel; `domains.parquet` has all."""
+
+# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
+_WIDTH, _BAR = 7.5, 0.28
+
+_AROUND = 2.5  # room for a panel's title and scale, in bars
 
 
 def write_around(
@@ -156,11 +177,6 @@ def write_table(part: Part, path: str, table: pa.Table) -> None:
     """Writes a table as a file of the part."""
     with part.file(path, rows=table.num_rows) as file:
         pq.write_table(table, file, compression="zstd", compression_level=3)
-
-
-DOMAINS_FILE = "domains.parquet"
-_DOMAIN_COUNTS = 100
-"""Most domains in the audit."""
 
 
 def audit_part(
@@ -268,13 +284,6 @@ def _named(work: Workspace, row_ids: NDArray[np.uint64]) -> Iterator[tuple[str, 
             yield row["text"] or row["id"], row["cluster"]
 
 
-_MOST = 12
-"""Maximum number of bars of a panel; `domains.parquet` has all."""
-# Inches. MLflow shows figures about 600 pixels wide: the panels are stacked, so that text is readable.
-_WIDTH, _BAR = 7.5, 0.28
-_AROUND = 2.5  # room for a panel's title and scale, in bars
-
-
 def draw(audit: DuplicateAudit, title: str) -> bytes:
     """Draws clusters by size, and the share of duplicates of the sources and domains with the most of them.
 
@@ -316,9 +325,6 @@ def _bars(axes: "Axes", names: list[str], numbers: Sequence[float], labels: list
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, max([*numbers, 1]) * 10)
     axes.set_title(title)
-
-
-log = logging.getLogger("sluice.dedup")
 
 
 def source_losses(counts: Iterable[pa.Table]) -> tuple[Loss, ...]:

@@ -1,33 +1,24 @@
-"""Candidate pairs: texts that share a band of their signatures.
+"""Pairs of copies: candidates that share a band of their signatures, verified by the Jaccard similarity of their texts.
 
-Reads the runs `bands/` of all parts, one bucket of keys at a time, and `preference/` of texts in large groups. Writes
+    candidates/<bucket>.bin  per bucket of keys    a run of PAIR, by a hash of the pair: what several buckets find
+                                                   meets in one batch
+    wanted/<bucket>.bin                            a run of ROW_ID: the texts of these pairs
+    equal/<bucket>.bin       per bucket of hashes  a run of LINK: each text that several documents have, and the others
+    shingles/<part>.bin      per part              the distinct shingles (u64) of one wanted text after the other, each
+                                                   set sorted; `<part>.rows.bin` (SET): whose they are
+    verified/<batch>.bin     per batch of pairs    a run of LINK, the pairs that reach the threshold, by the left text
+    edges/<batch>.bin                              a run of EDGE, the same pairs in both directions
+    below/ above/                                  samples of the pairs on both sides of the threshold (`audit`)
 
-    candidates/<bucket>.bin   a run of PAIR, by a hash of the pair: what several buckets find meets in one batch
-    wanted/<bucket>.bin       a run of ROW_ID: the texts of these pairs
+Reads the runs `bands/` and `texts/` of all parts by ranges of keys, `preference/` of texts in large groups, and the
+wanted texts of `extracted` and of the index, each once.
 
-Memory: the records of the bucket, and a block of pairs.
+Exact duplicates are texts that are equal after normalisation of case, punctuation and layout. A text without words has
+no hash, so that empty texts are not duplicates of one another. Of near texts only verified pairs are duplicates: bands
+alone have many false positives. In one published case unverified MinHash with connected components removed a median of
+76 % of the documents of a source.
 
-Exact duplicates are texts that are equal after normalisation of case, punctuation and layout. `equal_part` reads the
-runs `texts/` of all parts, one bucket of hashes at a time, and writes `equal/<bucket>.bin`, a run of LINK: each text
-that several documents have, and the others of these. A text without words has no hash, so that empty texts are not
-duplicates of one another.
-
-Verification of candidate pairs by the Jaccard similarity of their texts.
-
-Reads the runs `candidates/` of all buckets, one batch of pairs at a time, and the shingle sets of their texts. Writes
-
-    verified/<batch>.bin   a run of LINK, the pairs that reach the threshold, by a hash of the left text
-    edges/<batch>.bin      a run of EDGE, the same pairs in both directions, for the search for components
-    below/ above/          samples of the pairs on both sides of the threshold (`audit`)
-
-Only verified pairs are duplicates. Bands alone have many false positives: in one published case unverified MinHash with
-connected components removed a median of 76 % of the documents of a source. Memory: the pairs of the batch, and 64 MB of
-shingles.
-
-The shingle sets of the texts in candidate pairs are made first, so that each text is read once, however many pairs it
-is in: `shingle_part` reads the texts of one part of `extracted`, or of the index, whose row ids are in the runs
-`wanted/`, and writes `shingles/<part>.bin`, the distinct shingles (u64) of one text after the other, each set sorted,
-and `shingles/<part>.rows.bin` (dtype SET): whose they are. About 8 bytes per word.
+Memory: the records of a bucket and a block of pairs; of verification the pairs of the batch and 64 MB of shingles.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,8 +46,19 @@ Preferences = Callable[[NDArray[np.uint64]], NDArray[np.void]]
 """Maps row ids to records of preference."""
 
 WANTED = "wanted"
+
 _BLOCK = 1 << 20
 """Pairs per block, about: 24 MB, and as much again three times to sort them."""
+
+_SETS = "shingles"
+
+SET = np.dtype([("row", "<u8"), ("end", "<u8")])
+"""A row of the part, and where its shingles end in the file; they begin where those of the row before end."""
+
+EDGES = "edges"
+
+_SHINGLES = 1 << 23
+"""Shingles in memory at one time: 64 MB."""
 
 
 def candidates_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
@@ -68,7 +70,7 @@ def candidates_part(work: Workspace, made: Buckets, part: Part, number: int) -> 
     shared, starts, large = shared_texts(bands, config.minhash.max_bucket, partial(preference.read, work))
     del bands
     part.metric("large_buckets", large)
-    blocks = (_distinct(shared[left], shared[right]) for left, right in pairs(starts, config.minhash.max_bucket))
+    blocks = (_pair_records(shared[left], shared[right]) for left, right in pairs(starts, config.minhash.max_bucket))
     # Two documents of the index were compared when the later one was new.
     blocks = (block[block["right"] >= work.first_row_id] for block in blocks)
     wanted: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
@@ -155,7 +157,7 @@ def _noting_texts(blocks: Iterable[NDArray[np.void]], wanted: list[NDArray[np.ui
         yield block
 
 
-def _distinct(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.void]:
+def _pair_records(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.void]:
     """Returns pairs (dtype PAIR), each once, sorted by key."""
     left, right = np.minimum(one, other), np.maximum(one, other)
     return distinct(packed(PAIR, key=pair_key(left, right), left=left, right=right))
@@ -193,11 +195,6 @@ def equal_part(work: Workspace, made: Buckets, part: Part, number: int) -> None:
     sorted_runs.write(part, made.path(number), [sorted_runs.by_key(links)])
 
 
-FOLDER = "shingles"
-SET = np.dtype([("row", "<u8"), ("end", "<u8")])
-"""A row of the part, and where its shingles end in the file; they begin where those of the row before end."""
-
-
 def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, str]) -> None:
     """Writes the sets of one part, given by number and name; runs on a worker."""
     number, name = item
@@ -205,12 +202,12 @@ def shingle_part(work: Workspace, wanted: Buckets, part: Part, item: tuple[int, 
     sets = np.empty(len(row_ids), SET)
     sets["row"] = row_of(row_ids)
     end = 0
-    with part.file(f"{FOLDER}/{name}.bin") as file:
+    with part.file(f"{_SETS}/{name}.bin") as file:
         for index, found in enumerate(_sets(work, number, name, sets["row"].astype(np.int64))):
             file.write(found.tobytes())
             end += len(found)
             sets["end"][index] = end
-    with part.file(f"{FOLDER}/{name}.rows.bin", rows=len(sets)) as file:
+    with part.file(f"{_SETS}/{name}.rows.bin", rows=len(sets)) as file:
         file.write(sets.tobytes())
 
 
@@ -248,7 +245,7 @@ class ShingleSets:
         self._row_ids = row_ids
         self._begin, self._end = (np.empty(len(row_ids), np.int64) for _ in range(2))
         for part, mine in _by_part(row_ids):
-            sets = np.fromfile(folder.local(f"{FOLDER}/{names[part]}.rows.bin"), SET)
+            sets = np.fromfile(folder.local(f"{_SETS}/{names[part]}.rows.bin"), SET)
             at = np.searchsorted(sets["row"], row_of(row_ids[mine]).astype(np.uint64))
             ends = np.append(0, sets["end"].astype(np.int64))
             self._begin[mine], self._end[mine] = ends[at], ends[at + 1]
@@ -263,7 +260,7 @@ class ShingleSets:
         """Returns the sets of texts (sorted and distinct row ids), by row id."""
         found = {}
         for part, mine in _by_part(row_ids):
-            path = self._folder.local(f"{FOLDER}/{self._names[part]}.bin")
+            path = self._folder.local(f"{_SETS}/{self._names[part]}.bin")
             at = np.searchsorted(self._row_ids, row_ids[mine])
             spans = zip(row_ids[mine].tolist(), self._begin[at].tolist(), self._end[at].tolist(), strict=True)
             # A plain view: slicing a memmap costs more than what is read here.
@@ -278,11 +275,6 @@ def _by_part(row_ids: NDArray[np.uint64]) -> Iterator[tuple[int, slice]]:
     parts = part_of(row_ids)
     for part in np.unique(parts).tolist():
         yield part, slice(np.searchsorted(parts, part), np.searchsorted(parts, part, side="right"))
-
-
-EDGES = "edges"
-_SHINGLES = 1 << 23
-"""Shingles in memory at one time: 64 MB."""
 
 
 def jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:

@@ -1,8 +1,8 @@
 """The order of preference of documents: highest quality first, then earliest fetch (unknown last), then smallest id.
 
 With `prefer = "first"` documents of earlier versions come before all these. `preference/<part>.bin` has one record of
-32 bytes per document (`tasks.formats.dedup.dedup_index.PREFERENCE`), in row order. So any set of documents is ordered by its
-own records, without an order of the whole corpus, and those of several versions can be compared.
+32 bytes per document (`tasks.formats.dedup.dedup_index.PREFERENCE`), in row order. So any set of documents is ordered
+by its own records, without an order of the whole corpus, and those of several versions can be compared.
 
 Captures of one page are documents with one address, of this version and of the index. The pass over them reads the runs
 `captures/` of all parts, one bucket of pages at a time, and writes `recaptured/<bucket>.bin`, a run of RECAPTURED: the

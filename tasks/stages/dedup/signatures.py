@@ -9,19 +9,16 @@ Reads one part of `extracted` (id, url, warc_file, fetched_at, text) and of the 
 
 That is 72 bytes per document and 24 per band. The runs of a part depend on its documents and its number.
 
-MinHash signatures and band keys (Broder 1997; banding as in Mining of Massive Datasets, chapter 3).
+Shingles are 64-bit hashes of the word n-grams of a text. Words are those of `tasks.formats.documents.text.normalise`;
+two n-grams have the same hash exactly if `shingles` of that module gives them the same one, though its hash values
+differ: words are hashed here by a polynomial over their bytes, computed for a batch of texts from one cumulative sum,
+without a Python object per word. One core processes 120 to 170 MB of text per second, against 10 to 20 over lists of
+words.
 
-Pure functions over arrays. The permutations equal those of datasketch 2 ("affine32": murmur3 finaliser, then
-h -> a*h + b mod 2^32 with odd a). They are vectorised over texts: one multiply-add over a block of shingles per
-permutation, then one minimum per text. From given shingles one core processes about 150 MB of text per second
-(`benchmarks/minhash.py`); splitting into words is the bottleneck of the stage.
-
-Vectorised shingling: 64-bit hashes of the word n-grams of a batch of texts.
-
-Pure functions over arrays. Words are those of `tasks.formats.documents.text.normalise`; two n-grams have the same hash exactly if
-`tasks.formats.documents.text.shingles` gives them the same one, though its hash values differ: words are hashed here by a
-polynomial over their bytes, computed for a batch of texts from one cumulative sum, without a Python object per word.
-One core processes 120 to 170 MB of text per second, against 10 to 20 over lists of words.
+MinHash signatures and band keys follow Broder 1997, and Mining of Massive Datasets, chapter 3. The permutations equal
+those of datasketch 2 ("affine32": murmur3 finaliser, then h -> a*h + b mod 2^32 with odd a). They are vectorised over
+texts: one multiply-add over a block of shingles per permutation, then one minimum per text. From given shingles one
+core processes about 150 MB of text per second (`benchmarks/minhash.py`); splitting into words is the bottleneck.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,6 +42,12 @@ from tasks.stages.dedup import preference
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.preference import capture_records
 from tasks.stages.dedup.workspace import Workspace, packed
+
+# Shingles per block. 64 k values of 4 bytes fit into the cache of one core; smaller blocks cost more calls.
+_BLOCK = 65_536
+
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
 
 
 class Signed(NamedTuple):
@@ -117,10 +120,6 @@ def sign(texts: pa.ChunkedArray, config: DedupConfig) -> Signed:
     words = np.array([key is not None for key in keys], np.bool_)
     halves = np.frombuffer(b"".join(key or bytes(16) for key in keys), ">u8").astype(np.uint64).reshape(-1, 2)
     return Signed(halves, words, np.concatenate(bands) if config.near else np.empty((len(keys), 0), np.uint64))
-
-
-# Shingles per block. 64 k values of 4 bytes fit into the cache of one core; smaller blocks cost more calls.
-_BLOCK = 65_536
 
 
 def text_key(normalised: str) -> bytes | None:
@@ -210,10 +209,6 @@ def _finalise(shingles: NDArray[np.uint64]) -> NDArray[np.uint32]:
     value *= np.uint32(0xC2B2AE35)
     value ^= value >> np.uint32(16)
     return value
-
-
-_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
-_CHUNK = 1 << 18  # bytes per cumulative sum: four arrays of 2 MB
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:

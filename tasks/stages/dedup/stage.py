@@ -3,9 +3,9 @@
 Reads `extracted` (text, url, source, host, fetched_at), the group `prose_score` (tasks.core.groups) and, where there is
 one, the dedup index of the version before (`tasks.formats.dedup.dedup_index`) without what is taken down. Writes
 
-    duplicates/<part>.parquet   one row per document, in the order of `extracted` (`duplicates.DUPLICATES`)
-    earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`duplicates.EARLIER`)
-    pairs/<bucket>.parquet      every verified pair of texts with its similarity (`keepers.PAIRS`)
+    duplicates/<part>.parquet   one row per document, in the order of `extracted` (`verdicts.DUPLICATES`)
+    earlier/<part>.parquet      documents of the index with a copy, or a newer capture, here (`verdicts.EARLIER`)
+    pairs/<bucket>.parquet      every verified pair of texts with its similarity (`verdicts.PAIRS`)
     sources/ sizes/             counts of duplicates by source, and of clusters by size
     largest/ domains/           the largest clusters of each bucket, counts of duplicates by domain
     audit.json domains.parquet  what a person judges the duplicates by, and the counts of all domains (`audit`)
@@ -19,9 +19,9 @@ Documents are not dropped here. Every pass is parts on the engine, and resumes a
     candidates   per bucket    pairs of texts that share a band
     shingle      per part      shingle sets of the texts of these pairs
     verify       per bucket    true Jaccard of the two texts of each pair
-    large small  per bucket    connected components of the verified pairs, round by round (`components`)
+    large small  per bucket    connected components of the verified pairs, round by round
     clusters     per bucket    pairs and equal texts by cluster
-    pairs        per bucket    keepers, `tasks.formats.dedup.duplicates`
+    pairs        per bucket    the keeper of each cluster (`verdicts`)
     recaptured   per bucket    documents of one page
     <part>       per part      the verdicts on its documents
     audit        once          samples and counts of the passes, for people

@@ -1,49 +1,28 @@
-"""Choice of keepers, cluster by cluster.
+"""From verified pairs to verdicts: clusters of copies, the keeper of each, and a row for every document.
 
-Reads the runs `clusters/`, one bucket of clusters at a time, and `preference/` of their documents. Writes
+    large-<round>/ small-<round>/  per bucket of nodes     a run of EDGE: the search for connected components
+    clusters/<bucket>.bin          per bucket of clusters  a run of LABELLED: every link with the label of its cluster
+    forgotten/<part>.bin           per part of the index   a run of ROW_ID: documents that are taken down
+    verdicts/<bucket>.bin          per bucket of clusters  a run of VERDICT, by row id: each document of a cluster
+    pairs/<bucket>.parquet                                 every verified pair of texts with its similarity (PAIRS)
+    sizes/ largest/                                        clusters by size, the largest ones (`audit.LARGEST`)
+    duplicates/<part>.parquet      per part                one row per document, in their order (DUPLICATES)
+    sources/ domains/                                      documents and duplicates of each source (SOURCES), domain
+    earlier/<number>.parquet       per part of the index   its documents with a copy or a newer capture here (EARLIER)
 
-    verdicts/<bucket>.bin      a run of VERDICT, by row id: one for each document of a cluster
-    pairs/<bucket>.parquet     every verified pair of texts with its similarity (schema PAIRS)
-    sizes/<bucket>.parquet     how many clusters there are of each size (schema SIZES)
-    largest/<bucket>.parquet   the largest clusters (schema `audit.LARGEST`)
-
-Memory: about 600 bytes per document of the bucket, for the rule in `tasks.formats.dedup.duplicates`.
-
-Documents of the index that are taken down are compared with nothing: `forgotten_part` reads ids and URLs of one part of
-the index, and writes `forgotten/<part>.bin`, a run of ROW_ID.
-
-Connected components of the graph of verified pairs, over buckets of nodes.
-
-The alternating algorithm of Kiveris, Lattanzi, Mirrokni, Rastogi and Vassilvitskii 2014, "Connected Components in
-MapReduce and Beyond" (SoCC): until nothing changes, every node connects
+Components are found by the alternating algorithm of Kiveris, Lattanzi, Mirrokni, Rastogi and Vassilvitskii 2014,
+"Connected Components in MapReduce and Beyond" (SoCC): until nothing changes, every node connects
 
     large-star   each larger neighbour to the smallest of itself and all its neighbours
     small-star   itself and each smaller neighbour to the smallest of these
 
 Both keep the components, and the edges that are left at the end are stars: each node of a component is connected to the
-smallest one, its label. Rounds in practice: two or three for groups of copies, about log2(n) for a chain of n.
+smallest one, its label. Rounds in practice: two or three for groups of copies, about log2(n) for a chain of n. A pass
+needs the edges of one bucket of nodes; a component of n texts has n edges at one node at the end, 24 MB per million.
 
-Reads a run of EDGE, in both directions, per bucket of the pass before; writes one per bucket: `large-<round>/` (from
-the larger node alone) and `small-<round>/`. A pass needs the edges of one bucket of nodes; a component of n texts has n
-edges at one node at the end, 24 MB per million.
-
-Division of the links into clusters: every link with the label of its cluster, at the bucket of this label.
-
-Reads the runs `verified/` and `equal/`, and those of the last round of `components`, one bucket of texts at a time.
-Writes `clusters/<bucket>.bin`, a run of LABELLED. A cluster is a connected component of verified pairs and equal texts;
-it serves reports and the division of work. Which documents are dropped is decided by the rule in
-`tasks.formats.dedup.duplicates`.
-
-The verdicts on the documents of one part of the corpus, in their order.
-
-Reads one part of `extracted` (id, source, host) and its range of the runs `verdicts/` and `recaptured/`. Writes
-
-    duplicates/<part>.parquet   one row per document (schema DUPLICATES)
-    sources/<part>.parquet      documents and duplicates of each source (schema SOURCES)
-    domains/<part>.parquet      documents and duplicates of each registered domain (schema `audit.DOMAINS`)
-
-and of one part of the index `earlier/<number>.parquet`: those of its documents that have a copy, or another capture of
-their page, in this version (schema EARLIER).
+A cluster is a connected component of verified pairs and equal texts. It serves reports and the division of work; which
+documents are dropped is decided by the rule in `tasks.formats.dedup.duplicates`, in about 600 bytes of memory per
+document of the bucket. Documents of the index that are taken down are compared with nothing.
 """
 
 from typing import Any, NamedTuple
@@ -77,6 +56,51 @@ from tasks.stages.dedup.workspace import (
 
 Edges = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Two arrays of nodes, shape (edges,)."""
+
+PAIRS = pa.schema(
+    [
+        pa.field("better", pa.string(), nullable=False),  # values of `text` in duplicates
+        pa.field("worse", pa.string(), nullable=False),
+        pa.field("jaccard", pa.float32(), nullable=False),
+    ]
+)
+
+SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clusters", pa.int64(), nullable=False)])
+VERDICTS = "verdicts"
+
+OF_CYCLE = "of_cycle/"
+"""Metrics: duplicates of documents of the version with that number in the index."""
+
+DUPLICATES = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("duplicate_of", pa.string()),  # the keeper; null for a document that is kept
+        pa.field("kind", pa.string()),  # "exact" | "near"
+        pa.field("jaccard", pa.float32()),  # similarity to duplicate_of
+        pa.field("cluster", pa.string()),  # id of the cluster's most preferred document; null without copies
+        pa.field("text", pa.string()),  # id of the most preferred document with the same text; null without copies
+        pa.field("rank", pa.int32()),  # order of preference in the cluster, 0 first; null without copies
+        pa.field("bucket", pa.int32()),  # number of the file in pairs/ with the cluster's pairs; null without copies
+        pa.field("page", pa.uint64()),  # hash of the page (`preference.page_key`); null without another capture of it
+    ]
+)
+
+EARLIER = pa.schema(
+    [
+        *NAMES,
+        *(DUPLICATES.field(name) for name in ("cluster", "text", "rank", "bucket", "page")),
+        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
+        pa.field("row", pa.int64(), nullable=False),  # its row in the part of the index
+    ]
+)
+
+SOURCES = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("duplicates", pa.int64(), nullable=False),
+    ]
+)
 
 
 def both_ways(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.void]:
@@ -181,19 +205,6 @@ def clusters_part(
     sorted_runs.write(part, made.path(number), [labelled[order]])
 
 
-PAIRS = pa.schema(
-    [
-        pa.field("better", pa.string(), nullable=False),  # values of `text` in duplicates
-        pa.field("worse", pa.string(), nullable=False),
-        pa.field("jaccard", pa.float32(), nullable=False),
-    ]
-)
-SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("clusters", pa.int64(), nullable=False)])
-VERDICTS = "verdicts"
-OF_CYCLE = "of_cycle/"
-"""Metrics: duplicates of documents of the version with that number in the index."""
-
-
 class Members(NamedTuple):
     """The documents of some clusters, most preferred first.
 
@@ -289,36 +300,6 @@ def forgotten_part(work: Workspace, part: Part, number: int) -> None:
     """Writes those of one part; runs on a worker."""
     rows = np.flatnonzero(work.takedowns.mask(work.index.names(number)))
     sorted_runs.write(part, forgotten_path(number), [packed(ROW_ID, key=row_ids_of(number, rows))])
-
-
-DUPLICATES = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("duplicate_of", pa.string()),  # the keeper; null for a document that is kept
-        pa.field("kind", pa.string()),  # "exact" | "near"
-        pa.field("jaccard", pa.float32()),  # similarity to duplicate_of
-        pa.field("cluster", pa.string()),  # id of the cluster's most preferred document; null without copies
-        pa.field("text", pa.string()),  # id of the most preferred document with the same text; null without copies
-        pa.field("rank", pa.int32()),  # order of preference in the cluster, 0 first; null without copies
-        pa.field("bucket", pa.int32()),  # number of the file in pairs/ with the cluster's pairs; null without copies
-        pa.field("page", pa.uint64()),  # hash of the page (`captures.page_key`); null without another capture of it
-    ]
-)
-EARLIER = pa.schema(
-    [
-        *NAMES,
-        *(DUPLICATES.field(name) for name in ("cluster", "text", "rank", "bucket", "page")),
-        pa.field("fetched_at", pa.timestamp("ms", tz="UTC")),
-        pa.field("row", pa.int64(), nullable=False),  # its row in the part of the index
-    ]
-)
-SOURCES = pa.schema(
-    [
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),
-        pa.field("duplicates", pa.int64(), nullable=False),
-    ]
-)
 
 
 def duplicates_part(work: Workspace, verdicts: Buckets, recaptured: Buckets, part: Part, number: int) -> None:

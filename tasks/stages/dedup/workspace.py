@@ -3,9 +3,9 @@
 Reads `parts.json`, the names of the parts of this version's documents in order. The number of a part is its position
 behind the parts of the index: documents of both have row ids (`tasks.formats.dedup.document_ids`) that do not collide.
 
-The passes exchange packed records in sorted runs (`tasks.formats.dedup.sorted_runs`). Those that outlive the stage are in
-`tasks.formats.dedup.dedup_index`. A document is named by its row id (`tasks.formats.dedup.document_ids`), and a text by the row id of
-its first document: the smallest of all with equal text.
+The passes exchange packed records in sorted runs (`tasks.formats.dedup.sorted_runs`); those that outlive the stage are
+in `tasks.formats.dedup.dedup_index`. A document is named by its row id, and a text by the row id of its first document:
+the smallest of all with equal text.
 """
 
 import json
