@@ -12,7 +12,7 @@ from tasks.core.errors import RecipeError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.run.recipe import Recipe
-from tasks.trainer.huggingface import read_shape
+from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.planning.comparison import comparison

@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.huggingface import llama_config, llama_name
+from tasks.trainer.interchange.huggingface import llama_config, llama_name
 
 CARD, WEIGHTS = "README.md", "model.safetensors"
 _HEADER_LENGTH = 8

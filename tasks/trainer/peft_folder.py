@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.trainer.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import llama_name
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _OURS = re.compile(r"(.+)\.lora_([ab])")

@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import Transformer
 

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tasks.trainer.huggingface import llama_config, llama_name
+from tasks.trainer.interchange.huggingface import llama_config, llama_name
 from tasks.trainer.model.transformer import Transformer, build
 from tests.tasks.trainer.tuning.test_preference import BETA, MODEL, PAIRS, model, packed
 
