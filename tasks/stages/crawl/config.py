@@ -1,8 +1,6 @@
-"""Settings of the crawl, shared by its four stages (the recipe's [crawl] section).
+"""Settings of the crawl: the recipe's sections [crawl], shared by its stages, and [crawl.render].
 
 Light to import, for the Airflow dag-processor. Validates everything that can be checked without the network.
-
-Settings of rendering script-generated pages in a browser (the recipe's [crawl.render] section).
 """
 
 import ipaddress
@@ -14,6 +12,20 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, absolute
 from tasks.formats.web.url import web_parts
+
+INSIDE_NAMES = frozenset(
+    {"metadata", "metadata.goog", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
+)
+"""Host names of cloud metadata services."""
+
+_PRIVATE = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
+)
+
+_TOKEN = re.compile(r"[A-Za-z_-]+")
+_SCOPE = re.compile(r"(\*\.)?[a-z0-9._:\[\]-]+")
+_ONE_HOST = re.compile(r"([a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])(?::(\d{1,5}))?")
+_CONTACT = re.compile(r"(https?://[^\s/]+\S*|mailto:[^\s@]+@[^\s@]+)")
 
 
 class RenderConfig(Config):
@@ -58,38 +70,6 @@ class RenderConfig(Config):
         "font",
     )
     """Kinds of resources that are not requested: they contain no text."""
-
-
-_TOKEN = re.compile(r"[A-Za-z_-]+")
-_SCOPE = re.compile(r"(\*\.)?[a-z0-9._:\[\]-]+")
-_ONE_HOST = re.compile(r"([a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])(?::(\d{1,5}))?")
-_CONTACT = re.compile(r"(https?://[^\s/]+\S*|mailto:[^\s@]+@[^\s@]+)")
-
-
-INSIDE_NAMES = frozenset(
-    {"metadata", "metadata.goog", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
-)
-"""Host names of cloud metadata services."""
-
-_PRIVATE = tuple(
-    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
-)
-
-
-@lru_cache(maxsize=1 << 14)
-def is_loopback(host: str) -> bool:
-    """Returns whether the spelling of `host` (no port) denotes this machine: a loopback literal or a .localhost name.
-
-    >>> is_loopback("docs.localhost"), is_loopback("127.0.0.9"), is_loopback("[::1]"), is_loopback("localhost.com")
-    (True, True, True, False)
-    """
-    name = host.strip("[]").rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 class CrawlConfig(Config):
@@ -308,6 +288,22 @@ class CrawlConfig(Config):
         if wrong:
             raise Problems(wrong)
         return self
+
+
+@lru_cache(maxsize=1 << 14)
+def is_loopback(host: str) -> bool:
+    """Returns whether the spelling of `host` (no port) denotes this machine: a loopback literal or a .localhost name.
+
+    >>> is_loopback("docs.localhost"), is_loopback("127.0.0.9"), is_loopback("[::1]"), is_loopback("localhost.com")
+    (True, True, True, False)
+    """
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_host(host: str) -> None:

@@ -1,14 +1,11 @@
 """Stage `inject`: the seeds of a crawl, checked, in canonical form, split into partitions by registered domain.
 
-Reads `seeds` and `seed_files` of the recipe. Writes `seeds/p<n>.parquet` (SEEDS) for every partition, empty ones too,
-`hosts.json`, the hosts of all seeds, and `rejected.parquet` (`seeds.REJECTED`), the lines of seed files that are not
-valid seeds. Its members name the partitions.
+Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe; in a seed file,
+an unusable line is set aside with its number and the reason. Behind the URL a line may have fields as in Nutch's seed
+lists, each after a tab: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
 
-Seeds of a recipe and its seed files: reading, validation, canonical form.
-
-Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe. In a
-seed file, an unusable line is written to the rejected lines with its number and the reason. Behind the URL a line may
-have fields as in Nutch's seed lists, each after a tab: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
+Writes `seeds/p<n>.parquet` (SEEDS) for every partition, empty ones too; `hosts.json`, the hosts of all seeds; and
+`rejected.parquet` (REJECTED), the lines of seed files that were set aside. Its members name the partitions.
 """
 
 import json
@@ -33,6 +30,20 @@ from tasks.formats.web.url import host_and_port
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.http.address import Grants, refusal
 
+VERSION = 3
+
+log = logging.getLogger("sluice.crawl")
+
+SEEDS = pa.schema(
+    [
+        pa.field("key", pa.uuid(), nullable=False),
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("score", pa.float64(), nullable=False),  # times that of any other page; 1 where the file says nothing
+        pa.field("interval_s", pa.int64()),  # it is due again after so long; null: as its changes say
+    ]
+)
+
 REJECTED = pa.schema(
     [
         pa.field("file", pa.string(), nullable=False),
@@ -42,6 +53,8 @@ REJECTED = pa.schema(
         pa.field("why", pa.string(), nullable=False),  # text for messages
     ]
 )
+REJECTED_FILE = "rejected.parquet"
+_HOSTS = "hosts.json"
 
 _RECIPE = "[crawl] seeds"
 _MAX_TEXT = 500
@@ -111,6 +124,61 @@ class _Unusable(Exception):
     """A seed that cannot be crawled; the argument is the reason."""
 
 
+def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
+    """Writes the seeds of every partition.
+
+    Raises:
+        InputError: see `seeds_of`.
+    """
+    seeds, rejected = seeds_of(config)
+    if rejected:
+        log.warning("[%s] %s", output.address, summary(rejected))
+    parts: dict[int, list[Seed]] = defaultdict(list)
+    for seed in seeds:
+        parts[seed.link.owner % config.partitions].append(seed)
+    if "seeds" not in output.committed:
+        with output.part("seeds") as part:
+            for number in range(config.partitions):
+                _write(part, number, parts[number])
+            part.count_in(len(rejected))
+            for reason, count in Counter(one.reason for one in rejected).items():
+                part.reject(reason, count)
+            with part.file(REJECTED_FILE, rows=len(rejected)) as file:
+                pq.write_table(to_table(rejected), file, compression="zstd", compression_level=3)
+            with part.file(_HOSTS) as file:
+                file.write(json.dumps(sorted({seed.link.host for seed in seeds})).encode())
+    members = tuple(member(number) for number in range(config.partitions))
+    more = f"; {len(rejected)} lines of seed files are none, see {REJECTED_FILE}" if rejected else ""
+    numbers = {"seeds": float(len(seeds)), "bad_seeds": float(len(rejected))}
+    return Report(numbers, members, f"{len(seeds)} seeds in {config.partitions} partitions{more}")
+
+
+def external(config: CrawlConfig) -> dict[str, list[str]]:
+    """Returns the files outside the store that the stage reads, by role."""
+    return {"seed_files": list(config.seed_files)} if config.seed_files else {}
+
+
+def member(number: int) -> str:
+    """Returns the name of a partition: "p0", "p1", ..."""
+    return f"p{number}"
+
+
+def number_of(name: str) -> int:
+    """Returns the partition called `name`."""
+    return int(name.removeprefix("p"))
+
+
+def file_of(number: int) -> str:
+    """Returns the file of a partition's seeds within the artifact."""
+    return f"seeds/{member(number)}.parquet"
+
+
+def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NOTHING) -> Scope:
+    """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, without what is taken down."""
+    hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
+    return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)
+
+
 def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[Rejected]]:
     """Returns the seeds in the order of their URLs, each once as it is named last, and the lines that are none.
 
@@ -134,32 +202,6 @@ def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[Rejected]]:
     _check_share(config, rejected, lines, len(found))
     files = list(config.seed_files)
     return [found[url] for url in sorted(found)], sorted(rejected, key=lambda one: (files.index(one.file), one.line))
-
-
-def to_table(rejected: Sequence[Rejected]) -> pa.Table:
-    """Returns the lines that are no seeds as a table (REJECTED)."""
-    return pa.Table.from_arrays(
-        [pa.array([row[at] for row in rejected], field.type) for at, field in enumerate(REJECTED)], schema=REJECTED
-    )
-
-
-def summary(rejected: Sequence[Rejected]) -> str:
-    """Returns text with the number of rejected lines by reason, and the first few of them."""
-    reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(one.reason for one in rejected).most_common())
-    shown = "; ".join(f"{one.file}, line {one.line}: {one.text!r}" for one in rejected[:_SHOWN])
-    return f"{len(rejected)} lines of seed files are no seeds ({reasons}): {shown}"
-
-
-def _check_share(config: CrawlConfig, rejected: Sequence[Rejected], lines: int, seeds: int) -> None:
-    if not seeds and not rejected:
-        raise InputError("the crawl has no seeds", "name at least one URL in [crawl] seeds or seed_files")
-    if not seeds:
-        raise InputError(f"no seed is left: {summary(rejected)}", _WHY[rejected[0].reason][1])
-    if len(rejected) > config.max_bad_seeds * lines:
-        raise InputError(
-            f"{summary(rejected)}; {lines} lines were read, and max_bad_seeds is {config.max_bad_seeds:g}",
-            "mend the file, or raise [crawl] max_bad_seeds if the rest is what you mean",
-        )
 
 
 def _named(config: CrawlConfig) -> Iterator[_Named]:
@@ -211,6 +253,18 @@ def _values(fields: Sequence[str]) -> dict[str, float]:
     return values
 
 
+def _check_share(config: CrawlConfig, rejected: Sequence[Rejected], lines: int, seeds: int) -> None:
+    if not seeds and not rejected:
+        raise InputError("the crawl has no seeds", "name at least one URL in [crawl] seeds or seed_files")
+    if not seeds:
+        raise InputError(f"no seed is left: {summary(rejected)}", _WHY[rejected[0].reason][1])
+    if len(rejected) > config.max_bad_seeds * lines:
+        raise InputError(
+            f"{summary(rejected)}; {lines} lines were read, and max_bad_seeds is {config.max_bad_seeds:g}",
+            "mend the file, or raise [crawl] max_bad_seeds if the rest is what you mean",
+        )
+
+
 def _refused(named: _Named, reason: str) -> Exception:
     """Returns the exception for a seed: a line of a file is rejected, a seed of the recipe is an error."""
     if named.file:
@@ -234,76 +288,18 @@ def _shown(text: str) -> str:
     return _USER.sub("//...@", text)[:_MAX_TEXT]
 
 
-VERSION = 3
-
-log = logging.getLogger("sluice.crawl")
-
-SEEDS = pa.schema(
-    [
-        pa.field("key", pa.uuid(), nullable=False),
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),
-        pa.field("score", pa.float64(), nullable=False),  # times that of any other page; 1 where the file says nothing
-        pa.field("interval_s", pa.int64()),  # it is due again after so long; null: as its changes say
-    ]
-)
-REJECTED_FILE = "rejected.parquet"
-_HOSTS = "hosts.json"
+def summary(rejected: Sequence[Rejected]) -> str:
+    """Returns text with the number of rejected lines by reason, and the first few of them."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(one.reason for one in rejected).most_common())
+    shown = "; ".join(f"{one.file}, line {one.line}: {one.text!r}" for one in rejected[:_SHOWN])
+    return f"{len(rejected)} lines of seed files are no seeds ({reasons}): {shown}"
 
 
-def member(number: int) -> str:
-    """Returns the name of a partition: "p0", "p1", ..."""
-    return f"p{number}"
-
-
-def number_of(name: str) -> int:
-    """Returns the partition called `name`."""
-    return int(name.removeprefix("p"))
-
-
-def file_of(number: int) -> str:
-    """Returns the file of a partition's seeds within the artifact."""
-    return f"seeds/{member(number)}.parquet"
-
-
-def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NOTHING) -> Scope:
-    """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, without what is taken down."""
-    hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
-    return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)
-
-
-def external(config: CrawlConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads, by role."""
-    return {"seed_files": list(config.seed_files)} if config.seed_files else {}
-
-
-def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Writes the seeds of every partition.
-
-    Raises:
-        InputError: see `seeds_of`.
-    """
-    seeds, rejected = seeds_of(config)
-    if rejected:
-        log.warning("[%s] %s", output.address, summary(rejected))
-    parts: dict[int, list[Seed]] = defaultdict(list)
-    for seed in seeds:
-        parts[seed.link.owner % config.partitions].append(seed)
-    if "seeds" not in output.committed:
-        with output.part("seeds") as part:
-            for number in range(config.partitions):
-                _write(part, number, parts[number])
-            part.count_in(len(rejected))
-            for reason, count in Counter(one.reason for one in rejected).items():
-                part.reject(reason, count)
-            with part.file(REJECTED_FILE, rows=len(rejected)) as file:
-                pq.write_table(to_table(rejected), file, compression="zstd", compression_level=3)
-            with part.file(_HOSTS) as file:
-                file.write(json.dumps(sorted({seed.link.host for seed in seeds})).encode())
-    members = tuple(member(number) for number in range(config.partitions))
-    more = f"; {len(rejected)} lines of seed files are none, see {REJECTED_FILE}" if rejected else ""
-    numbers = {"seeds": float(len(seeds)), "bad_seeds": float(len(rejected))}
-    return Report(numbers, members, f"{len(seeds)} seeds in {config.partitions} partitions{more}")
+def to_table(rejected: Sequence[Rejected]) -> pa.Table:
+    """Returns the lines that are no seeds as a table (REJECTED)."""
+    return pa.Table.from_arrays(
+        [pa.array([row[at] for row in rejected], field.type) for at, field in enumerate(REJECTED)], schema=REJECTED
+    )
 
 
 def _write(part: Part, number: int, seeds: list[Seed]) -> None:

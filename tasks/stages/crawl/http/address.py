@@ -1,36 +1,57 @@
-"""IP addresses a crawler must not reach: private, loopback, link-local, metadata and translated ones.
+"""IP addresses and ports that a crawler may request: public ones, and what the recipe grants single hosts.
 
-Checked three times: the literal or name in a canonical URL before anything is sent; every answer of the resolver, whose
-checked address is the one connected to, so that a name cannot resolve differently in between (DNS rebinding); and the
-address at the other end of a connection before a request goes over it. Ranges: IANA's special-purpose registries (RFC
-6890), listed here in full, as Python's `ipaddress` differs from release to release. Grants of the recipe (`grants`)
-apply to single hosts only.
+Refused are private, loopback, link-local, metadata and translated addresses. Checked three times: the literal or name
+in a canonical URL before anything is sent; every answer of the resolver, whose checked address is the one connected to,
+so that a name cannot resolve differently in between (DNS rebinding); and the address at the other end of a connection
+before a request goes over it. Ranges: IANA's special-purpose registries (RFC 6890), listed here in full, as Python's
+`ipaddress` differs from release to release.
 
-Grants: hosts at private addresses or on other ports that the recipe allows (`[crawl] allow_hosts`).
-
-A grant is for one host on one port, and lists the networks to which its name may resolve. So it gives no access to a
-page of another host or through a forged DNS answer. Addresses of cloud metadata services are in no grant.
+A grant (`[crawl] allow_hosts`) is for one host on one port, and lists the networks to which its name may resolve. So it
+gives no access to a page of another host or through a forged DNS answer. Addresses of cloud metadata services are in no
+grant.
 """
 
-import asyncio
 import ipaddress
-import socket
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
-from typing import Protocol, TypedDict
+from functools import lru_cache
 
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import INSIDE_NAMES, is_loopback
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+PRIVATE = "private_address"
+PORT = "port"
 
 WEB_PORTS = (None, 80, 443)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Metadata and agents of AWS, Alibaba, Oracle, Azure and GCP; 169.254.0.0/16 and fe80::/10 are no networks of a grant.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd20:ce::254"))
 )
+
+# IANA's registries of special-purpose addresses, with what was allocated up to 2025 (RFC 9780): every block, also the
+# few that are called globally reachable (AS112, multicast relays, anycast of the IETF), for none holds a web server.
+# Besides: multicast; addresses of IPv6 that carry another inside (6to4); and of IPv6 nothing outside global unicast,
+# which leaves out NAT64, IPv4-mapped and -compatible, local, link-local, site-local, discard-only and SRv6 addresses.
+_SPECIAL_4 = tuple(
+    ipaddress.IPv4Network(net)
+    for net in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+    )
+)
+_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_6 = tuple(
+    ipaddress.IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+# Names that clouds and home routers answer from inside.
+_INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
+
+
+class RefusedAddressError(OSError):
+    """A name or a connection led to an address that a crawler must not reach."""
 
 
 class Grants:
@@ -72,63 +93,10 @@ class Grants:
         return found
 
 
-def is_metadata(address: str) -> bool:
-    """Returns whether an address is that of a cloud metadata service."""
-    return ipaddress.ip_address(address.partition("%")[0]) in _METADATA
+NO_GRANTS = Grants()
 
 
-def within(address: str, networks: Sequence[Network] | None) -> bool:
-    """Returns whether an IP address is in one of the networks of a grant."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    return any(ip in one for one in networks or ()) and ip not in _METADATA
-
-
-PRIVATE = "private_address"
-PORT = "port"
-
-# IANA's registries of special-purpose addresses, with what was allocated up to 2025 (RFC 9780): every block, also the
-# few that are called globally reachable (AS112, multicast relays, anycast of the IETF), for none holds a web server.
-# Besides: multicast; addresses of IPv6 that carry another inside (6to4); and of IPv6 nothing outside global unicast,
-# which leaves out NAT64, IPv4-mapped and -compatible, local, link-local, site-local, discard-only and SRv6 addresses.
-_SPECIAL_4 = tuple(
-    ipaddress.IPv4Network(net)
-    for net in (
-        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
-        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
-        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-    )
-)
-_GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
-_SPECIAL_6 = tuple(
-    ipaddress.IPv6Network(net) for net in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
-)
-# Names that clouds and home routers answer from inside.
-_INSIDE = (".internal", ".local", ".localdomain", ".home.arpa", ".intranet", ".lan")
-_NO_GRANTS = Grants()
-# A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
-MAX_ADDRESSES = 8
-
-
-class RefusedAddressError(OSError):
-    """A name or a connection led to an address that a crawler must not reach."""
-
-
-@lru_cache(maxsize=1 << 14)
-def is_public(address: str) -> bool:
-    """Returns whether an IP address literal is on the public Internet.
-
-    >>> is_public("93.184.216.34"), is_public("100.64.0.1"), is_public("64:ff9b::7f00:1")
-    (True, False, False)
-    """
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if is_metadata(address):
-        return False
-    if isinstance(ip, ipaddress.IPv4Address):
-        return not any(ip in net for net in _SPECIAL_4)
-    return ip in _GLOBAL_6 and not any(ip in net for net in _SPECIAL_6)
-
-
-def refusal(url: str, *, allow_loopback: bool, grants: Grants = _NO_GRANTS) -> str | None:
+def refusal(url: str, *, allow_loopback: bool, grants: Grants = NO_GRANTS) -> str | None:
     """Returns why a canonical URL must not be requested ("private_address", "port"), or None.
 
     Run it after `canonical`: the parser turns every spelling of an address (0x7f.1, 2130706433, full-width digits)
@@ -153,6 +121,26 @@ def _refusal(place: str, allow_loopback: bool, grants: Grants) -> str | None:
         return None
 
 
+def reachable(address: str, granted: Sequence[Network] | None, *, allow_loopback: bool = False) -> bool:
+    """Returns whether a crawler may connect to an IP address for a host with the grant `granted`."""
+    return is_public(address) or within(address, granted) or (allow_loopback and is_loopback(address))
+
+
+@lru_cache(maxsize=1 << 14)
+def is_public(address: str) -> bool:
+    """Returns whether an IP address literal is on the public Internet.
+
+    >>> is_public("93.184.216.34"), is_public("100.64.0.1"), is_public("64:ff9b::7f00:1")
+    (True, False, False)
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if is_metadata(address):
+        return False
+    if isinstance(ip, ipaddress.IPv4Address):
+        return not any(ip in net for net in _SPECIAL_4)
+    return ip in _GLOBAL_6 and not any(ip in net for net in _SPECIAL_6)
+
+
 @lru_cache(maxsize=1 << 14)
 def is_address(host: str) -> bool:
     """Returns whether a host (without brackets) is an IP address and not a name."""
@@ -163,80 +151,12 @@ def is_address(host: str) -> bool:
     return True
 
 
-def reachable(address: str, granted: Sequence[Network] | None, *, allow_loopback: bool = False) -> bool:
-    """Returns whether a crawler may connect to an IP address for a host with the grant `granted`."""
-    return is_public(address) or within(address, granted) or (allow_loopback and is_loopback(address))
+def is_metadata(address: str) -> bool:
+    """Returns whether an address is that of a cloud metadata service."""
+    return ipaddress.ip_address(address.partition("%")[0]) in _METADATA
 
 
-class Resolved(TypedDict):
-    """One address of a name: the address as text, and its family."""
-
-    host: str
-    family: socket.AddressFamily
-
-
-class Resolver(Protocol):
-    """What looks names up."""
-
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
-        """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
-
-    async def close(self) -> None:
-        """Releases its resources."""
-
-
-class SystemResolver:
-    """The system's resolver, called in threads of its own.
-
-    The event loop's own threads are four: as many slow name servers would block all other hosts.
-    """
-
-    def __init__(self, threads: int = 32) -> None:
-        self._pool = ThreadPoolExecutor(threads, "lookup")
-
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
-        """Returns the addresses of `host`; raises OSError."""
-        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
-        return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
-
-    async def close(self) -> None:
-        """Ends the threads, without waiting for hanging look-ups."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class GuardedResolver:
-    """Resolves names and refuses every name that has an answer outside the public Internet.
-
-    A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
-    (RFC 6761, 6.3), only when the crawl allows it; they are never sent to the name server.
-
-    Args:
-        allow_loopback: whether .localhost names may be reached.
-        inner: where other names are looked up; the system's resolver by default.
-        grants: names that may resolve to private addresses.
-
-    Attributes:
-        inner: the same.
-    """
-
-    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = _NO_GRANTS) -> None:
-        self._allow_loopback = allow_loopback
-        self._grants = grants
-        self.inner = inner or SystemResolver()
-
-    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
-        """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
-        if is_loopback(host):
-            if not self._allow_loopback:
-                raise RefusedAddressError(f"{host} is this machine")
-            return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
-        answers = await self.inner.resolve(host, port, family)
-        for answer in answers:
-            if not reachable(answer["host"], self._grants.of(host, port)):
-                raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
-        return answers[:MAX_ADDRESSES]
-
-    async def close(self) -> None:
-        """Closes the inner resolver."""
-        await self.inner.close()
+def within(address: str, networks: Sequence[Network] | None) -> bool:
+    """Returns whether an IP address is in one of the networks of a grant."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return any(ip in one for one in networks or ()) and ip not in _METADATA

@@ -18,17 +18,9 @@ from tasks.formats.warc.payload import payload_digest
 from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.web.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.address import (
-    PRIVATE,
-    Grants,
-    GuardedResolver,
-    RefusedAddressError,
-    Resolver,
-    is_address,
-    refusal,
-)
+from tasks.stages.crawl.http.address import PRIVATE, Grants, RefusedAddressError, is_address, refusal
 from tasks.stages.crawl.http.connection import Clock, Files, LookUpError, NoConnectionError, Pool, files_for, port_of
-from tasks.stages.crawl.http.dns import CachingResolver
+from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, Resolver
 from tasks.stages.crawl.http.response import DisconnectError, Headers, ProtocolError, Response, Truncated, Wanted
 from tasks.stages.crawl.policy import HOST_DENIED, Policy, Sent
 

@@ -30,7 +30,8 @@ from typing import NamedTuple, Protocol
 
 from tasks.core.errors import InputError
 from tasks.formats.web.url import host_and_port, origin_of
-from tasks.stages.crawl.http.address import Grants, Network, RefusedAddressError, Resolver, is_address, reachable
+from tasks.stages.crawl.http.address import Grants, Network, RefusedAddressError, is_address, reachable
+from tasks.stages.crawl.http.dns import Resolver
 from tasks.stages.crawl.http.response import ProtocolError, Response
 
 log = logging.getLogger("sluice.crawl")

@@ -1,7 +1,7 @@
-"""DNS resolver: queries the name servers directly, caches answers for their TTL.
+"""Names to addresses: a guarded resolver, over one that queries name servers directly and caches answers for their TTL.
 
 c-ares sends the queries (aiodns), so that thousands of slow names block neither threads nor one another. /etc/hosts and
-search domains are ignored: a crawler resolves public names only.
+search domains are ignored: a crawler resolves public names only. Which addresses it may reach is in `address`.
 """
 
 import asyncio
@@ -9,11 +9,15 @@ import logging
 import socket
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypedDict
 
 import aiodns
 
-from tasks.stages.crawl.http.address import Resolved, SystemResolver
+from tasks.stages.crawl.config import is_loopback
+from tasks.stages.crawl.http.address import NO_GRANTS, Grants, RefusedAddressError, reachable
 
 log = logging.getLogger("sluice.crawl")
 
@@ -39,11 +43,69 @@ _UNABLE = {
     *(aiodns.error.ARES_EFORMERR, aiodns.error.ARES_EBADRESP),
 }
 
-_Addresses = tuple[tuple[socket.AddressFamily, str], ...]
+# A name may have hundreds of addresses; trying them all would be the crawler's time, not the name's.
+MAX_ADDRESSES = 8
+
+
+class Resolved(TypedDict):
+    """One address of a name: the address as text, and its family."""
+
+    host: str
+    family: socket.AddressFamily
+
+
+class Resolver(Protocol):
+    """What looks names up."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns the addresses of `host`, those to be tried first in front; raises OSError."""
+
+    async def close(self) -> None:
+        """Releases its resources."""
 
 
 class NoAddressError(OSError):
     """A name has no address: it does not exist, or no name server answered."""
+
+
+class GuardedResolver:
+    """Resolves names and refuses every name that has an answer outside the public Internet.
+
+    A name with one public and one private answer is refused as a whole. Names under .localhost mean this machine
+    (RFC 6761, 6.3), only when the crawl allows it; they are never sent to the name server.
+
+    Args:
+        allow_loopback: whether .localhost names may be reached.
+        inner: where other names are looked up; the system's resolver by default.
+        grants: names that may resolve to private addresses.
+
+    Attributes:
+        inner: the same.
+    """
+
+    def __init__(self, *, allow_loopback: bool, inner: Resolver | None = None, grants: Grants = NO_GRANTS) -> None:
+        self._allow_loopback = allow_loopback
+        self._grants = grants
+        self.inner = inner or SystemResolver()
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns checked addresses of `host`, `MAX_ADDRESSES` at most; raises RefusedAddressError."""
+        if is_loopback(host):
+            if not self._allow_loopback:
+                raise RefusedAddressError(f"{host} is this machine")
+            return [Resolved(host="127.0.0.1", family=socket.AF_INET)]
+        answers = await self.inner.resolve(host, port, family)
+        for answer in answers:
+            if not reachable(answer["host"], self._grants.of(host, port)):
+                raise RefusedAddressError(f"{host} resolves to {answer['host']}, which is not public")
+        return answers[:MAX_ADDRESSES]
+
+    async def close(self) -> None:
+        """Closes the inner resolver."""
+        await self.inner.close()
+
+
+_Addresses = tuple[tuple[socket.AddressFamily, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +118,76 @@ class _Known:
     addresses: _Addresses
     until: float
     failure: str = ""
+
+
+class CachingResolver:
+    """Resolves names, caches answers for their TTL, and sends one query for concurrent look-ups of a name.
+
+    Create it while the event loop runs.
+
+    Args:
+        servers: name servers; those of this machine by default.
+    """
+
+    def __init__(self, servers: Sequence[str] = ()) -> None:
+        found = tuple(servers) or _own_servers()
+        self._source: NameServers | _System = NameServers(found) if found else _System()
+        self._known: dict[tuple[str, int], _Known] = {}
+        self._asking: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[Resolved]:
+        """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
+        key = host, int(family)
+        known = self._known.get(key)
+        if known is not None and time.monotonic() < known.until:
+            if known.failure:
+                raise NoAddressError(known.failure)
+            addresses = known.addresses
+        else:
+            asking = self._asking.get(key)
+            if asking is None:
+                asking = self._asking[key] = asyncio.ensure_future(self._ask(host, family))
+                asking.add_done_callback(lambda task: self._answered(key, task))
+            # A cancelled waiter does not cancel the query for the others.
+            addresses = await asyncio.shield(asking)
+        if not addresses:
+            raise NoAddressError(f"{host} does not exist, or has no address")
+        return [Resolved(host=address, family=kind) for kind, address in addresses]
+
+    async def close(self) -> None:
+        """Ends questions under way."""
+        waiting = list(self._asking.values())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await self._source.close()
+
+    async def _ask(self, host: str, family: socket.AddressFamily) -> _Addresses:
+        families = [family] if family in _FAMILIES else list(_FAMILIES)
+        answers = await asyncio.gather(*(self._source.ask(host, one) for one in families), return_exceptions=True)
+        heard = [answer for answer in answers if not isinstance(answer, BaseException)]
+        addresses = tuple(address for found, _ in heard for address in found)
+        failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
+        # One family is enough; that there is no address is known only after all answers.
+        if failed is not None and (not addresses or not isinstance(failed, OSError)):
+            raise failed
+        ttl = min(max(ttl, MIN_TTL_S) for found, ttl in heard if found or not addresses)
+        self._keep((host, int(family)), _Known(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
+        return addresses
+
+    def _answered(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
+        self._asking.pop(key, None)
+        # All waiters may be cancelled: the exception is retrieved so that it is not logged.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
+
+    def _keep(self, key: tuple[str, int], known: _Known) -> None:
+        self._known.pop(key, None)
+        if len(self._known) >= MAX_NAMES:
+            del self._known[next(iter(self._known))]
+        self._known[key] = known
 
 
 class _Server:
@@ -140,6 +272,26 @@ class NameServers:
         return answering or sorted(self._servers, key=lambda server: server.left_out_until)
 
 
+class SystemResolver:
+    """The system's resolver, called in threads of its own.
+
+    The event loop's own threads are four: as many slow name servers would block all other hosts.
+    """
+
+    def __init__(self, threads: int = 32) -> None:
+        self._pool = ThreadPoolExecutor(threads, "lookup")
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
+        """Returns the addresses of `host`; raises OSError."""
+        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
+        answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
+        return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
+
+    async def close(self) -> None:
+        """Ends the threads, without waiting for hanging look-ups."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class _System:
     """The system's resolver, for machines whose name servers cannot be found; it returns no TTL."""
 
@@ -157,76 +309,6 @@ class _System:
 
     async def close(self) -> None:
         await self._resolver.close()
-
-
-class CachingResolver:
-    """Resolves names, caches answers for their TTL, and sends one query for concurrent look-ups of a name.
-
-    Create it while the event loop runs.
-
-    Args:
-        servers: name servers; those of this machine by default.
-    """
-
-    def __init__(self, servers: Sequence[str] = ()) -> None:
-        found = tuple(servers) or _own_servers()
-        self._source: NameServers | _System = NameServers(found) if found else _System()
-        self._known: dict[tuple[str, int], _Known] = {}
-        self._asking: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[Resolved]:
-        """Returns the addresses of `host`, IPv4 first; raises NoAddressError or another OSError."""
-        key = host, int(family)
-        known = self._known.get(key)
-        if known is not None and time.monotonic() < known.until:
-            if known.failure:
-                raise NoAddressError(known.failure)
-            addresses = known.addresses
-        else:
-            asking = self._asking.get(key)
-            if asking is None:
-                asking = self._asking[key] = asyncio.ensure_future(self._ask(host, family))
-                asking.add_done_callback(lambda task: self._answered(key, task))
-            # A cancelled waiter does not cancel the query for the others.
-            addresses = await asyncio.shield(asking)
-        if not addresses:
-            raise NoAddressError(f"{host} does not exist, or has no address")
-        return [Resolved(host=address, family=kind) for kind, address in addresses]
-
-    async def close(self) -> None:
-        """Ends questions under way."""
-        waiting = list(self._asking.values())
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await self._source.close()
-
-    async def _ask(self, host: str, family: socket.AddressFamily) -> _Addresses:
-        families = [family] if family in _FAMILIES else list(_FAMILIES)
-        answers = await asyncio.gather(*(self._source.ask(host, one) for one in families), return_exceptions=True)
-        heard = [answer for answer in answers if not isinstance(answer, BaseException)]
-        addresses = tuple(address for found, _ in heard for address in found)
-        failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
-        # One family is enough; that there is no address is known only after all answers.
-        if failed is not None and (not addresses or not isinstance(failed, OSError)):
-            raise failed
-        ttl = min(max(ttl, MIN_TTL_S) for found, ttl in heard if found or not addresses)
-        self._keep((host, int(family)), _Known(addresses, time.monotonic() + min(ttl, MAX_TTL_S)))
-        return addresses
-
-    def _answered(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
-        self._asking.pop(key, None)
-        # All waiters may be cancelled: the exception is retrieved so that it is not logged.
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
-
-    def _keep(self, key: tuple[str, int], known: _Known) -> None:
-        self._known.pop(key, None)
-        if len(self._known) >= MAX_NAMES:
-            del self._known[next(iter(self._known))]
-        self._known[key] = known
 
 
 def _own_servers() -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from typing import Any
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import is_loopback
-from tasks.stages.crawl.http.address import Grants, GuardedResolver, RefusedAddressError, Resolver, is_address, refusal
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_address, refusal
+from tasks.stages.crawl.http.dns import GuardedResolver, Resolver
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 
 _LOOKUP_S = 10.0

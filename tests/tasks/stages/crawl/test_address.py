@@ -7,8 +7,9 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.address import Grants, GuardedResolver, RefusedAddressError, is_public, refusal, within
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_public, refusal, within
 from tasks.stages.crawl.http.client import Client, FetchError
+from tasks.stages.crawl.http.dns import GuardedResolver
 
 LOOPBACK = [
     "127.1",

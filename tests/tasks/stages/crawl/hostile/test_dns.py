@@ -12,9 +12,9 @@ from hostile_name_server import AAAA, CNAME, SERVFAIL, A, NameServer, Said, addr
 
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import address, dns
-from tasks.stages.crawl.http.address import GuardedResolver, RefusedAddressError
+from tasks.stages.crawl.http.address import RefusedAddressError
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.dns import CachingResolver, NoAddressError
+from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, NoAddressError
 
 
 def with_resolver(work, *servers):
