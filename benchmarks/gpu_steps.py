@@ -18,8 +18,8 @@ from tasks.trainer.layout import Layout
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel
 from tasks.trainer.model.shape import Shape
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
-from tasks.trainer.ranks import Ranks
 from tasks.trainer.sizes import Size
 
 BATCHES = 4

@@ -22,7 +22,7 @@ from benchmarks.result import ROOT, keep
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.optim import learning_rate
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 
 VOCABULARY, SEQ_LEN, BATCH, HELD_OUT = 256, 128, 8, 64

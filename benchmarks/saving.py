@@ -23,7 +23,7 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.shape import Shape
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.replicated import Replicated
 
 VOCABULARY, SEQ_LEN = 8192, 512

@@ -44,7 +44,7 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     import torch
 
     from tasks.trainer.loop import Stopped, Trainer
-    from tasks.trainer.ranks import Ranks
+    from tasks.trainer.parallel.ranks import Ranks
 
     torch.set_num_threads(spec.run.threads)
     torch.set_num_interop_threads(1)

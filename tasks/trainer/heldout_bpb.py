@@ -19,8 +19,8 @@ import torch
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout, Window, windows
 from tasks.trainer.model.loss import IGNORED
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.poison import Prober
-from tasks.trainer.ranks import Ranks
 
 BPB = "bpb"
 """Field of the step log with the mean over sources; `bpb/<source>` are those of the sources."""

@@ -25,8 +25,8 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
+from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tasks.trainer.rank_copies import RankCopies
-from tasks.trainer.ranks import Ranks, tree_sum
 from tasks.trainer.self_test import hash_of
 
 GPU_TOLERANCE = 0.01

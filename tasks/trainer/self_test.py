@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 
 BITS = 52
 """Bits of a hash: an integer that float64 has exactly."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 
 FILE = "suspects.json"
 

@@ -18,7 +18,7 @@ from tasks.trainer.flops import flops_per_token
 from tasks.trainer.layout import Layout
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.nvml import Nvml
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.starts import write_start
 
 SAMPLE_S = 5.0

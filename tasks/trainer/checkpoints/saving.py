@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.ranks import TIMEOUT, Ranks
+from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
 
 
 class Stateful(Protocol):

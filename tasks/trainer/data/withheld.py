@@ -24,7 +24,7 @@ from tasks.formats.tokens.plan import Slices
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.notice import REQUEST
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.step_data import Named
 
 log = logging.getLogger(__name__)

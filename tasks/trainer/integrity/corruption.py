@@ -24,8 +24,8 @@ from torch import Tensor
 
 from tasks.core.errors import TransientError
 from tasks.trainer.faults import CORRUPTION, Faults
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.rank_copies import RankCopies
-from tasks.trainer.ranks import Ranks
 from tasks.trainer.self_test import failed_self_test, gathered, named
 from tasks.trainer.suspects import Suspects
 

@@ -20,7 +20,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.heartbeat import HeartbeatStore, Result
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
-from tasks.trainer.ranks import ATTEMPT
+from tasks.trainer.parallel.ranks import ATTEMPT
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from tasks.trainer.layout import Layout
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 
 DIMENSIONS = ("replicate", "pipeline", "shard", "context", "tensor")
 

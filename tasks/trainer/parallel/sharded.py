@@ -41,8 +41,8 @@ from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.memory import memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
+from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
 from tasks.trainer.rank_copies import RankCopies
-from tasks.trainer.ranks import TIMEOUT, Ranks
 from tasks.trainer.self_test import hash_of
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from tasks.core.store import Store
 from tasks.run.trace import render, trace
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
 from tasks.trainer.loop import Trainer
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, tokens_in
 from tests.tasks.trainer.faulty import damage

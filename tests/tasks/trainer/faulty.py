@@ -18,8 +18,8 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
 from tasks.trainer.loop import Trainer
 from tasks.trainer.model.transformer import Transformer
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded  # here: forked ranks need not import it, for 1.5 s each
-from tasks.trainer.ranks import Ranks
 from tests.tasks.trainer.gangs import free_port
 
 

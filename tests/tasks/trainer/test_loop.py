@@ -15,7 +15,7 @@ from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics
-from tasks.trainer.ranks import Ranks, tree_sum
+from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
 

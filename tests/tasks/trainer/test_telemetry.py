@@ -12,7 +12,7 @@ from tasks.trainer.layout import Layout
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import build
 from tasks.trainer.nvml import Nvml
-from tasks.trainer.ranks import Ranks
+from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.starts import read_starts
 from tasks.trainer.telemetry import GIB, Telemetry
 
