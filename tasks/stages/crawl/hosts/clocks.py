@@ -4,8 +4,6 @@ Every attempt writes `.clocks/<attempt>-<n>.json` beside the unfinished artifact
 reads them (they are removed when the artifact is committed), and `clocks/<attempt>.jsonl` in the task's scratch folder,
 which is written a little earlier. Times are on the wall clock. Short pauses are not written: a retry waits for the
 longest of them before its first request to any host.
-
-Waiting in coroutines for a condition that a thread changes.
 """
 
 import asyncio
@@ -20,40 +18,6 @@ from pathlib import Path
 
 from tasks.core.errors import SluiceError, TransientError
 from tasks.core.stage import Output
-
-
-class Wakeup:
-    """A place where coroutines of any event loop wait until a thread has changed something."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-
-    def __bool__(self) -> bool:
-        """Returns whether any coroutine waits."""
-        return bool(self._waiting)
-
-    def call(self) -> None:
-        """Has everybody look again; from any thread."""
-        with self._lock:
-            for loop, event in self._waiting:
-                with contextlib.suppress(RuntimeError):  # that loop is closed
-                    loop.call_soon_threadsafe(event.set)
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Waits until `reached` is true; its exceptions end the wait."""
-        event = asyncio.Event()
-        waiter = (asyncio.get_running_loop(), event)
-        with self._lock:
-            self._waiting.add(waiter)
-        try:
-            while not reached():
-                await event.wait()
-                event.clear()
-        finally:
-            with self._lock:
-                self._waiting.discard(waiter)
-
 
 log = logging.getLogger("sluice.crawl")
 
@@ -240,3 +204,36 @@ def _row(cooldown: Cooldown) -> list[object]:
 
 def _bucket(authority: str) -> int:
     return zlib.crc32(authority.encode()) % _BUCKETS
+
+
+class Wakeup:
+    """A place where coroutines of any event loop wait until a thread has changed something."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def __bool__(self) -> bool:
+        """Returns whether any coroutine waits."""
+        return bool(self._waiting)
+
+    def call(self) -> None:
+        """Has everybody look again; from any thread."""
+        with self._lock:
+            for loop, event in self._waiting:
+                with contextlib.suppress(RuntimeError):  # that loop is closed
+                    loop.call_soon_threadsafe(event.set)
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Waits until `reached` is true; its exceptions end the wait."""
+        event = asyncio.Event()
+        waiter = (asyncio.get_running_loop(), event)
+        with self._lock:
+            self._waiting.add(waiter)
+        try:
+            while not reached():
+                await event.wait()
+                event.clear()
+        finally:
+            with self._lock:
+                self._waiting.discard(waiter)

@@ -2,14 +2,12 @@
 
 The pause runs from the end of one request to the start of the next, so that two requests are never closer than the
 delay wherever it is measured. Long pauses are persistent (`clocks`): no further request is sent to a host before its
-pause is stored, and the next attempt of a killed task waits for the remaining pause. Each IP address has a clock of its
-own (`addresses`).
+pause is stored, and the next attempt of a killed task waits for the remaining pause.
 
-Politeness per IP address: a pause between requests to all hosts behind one address.
-
-The pause runs from the start of one request to the start of the next, so that a slow host behind an address does not
-block the others; each host also has its own pause. Slots in the queue are assigned in advance: a host whose slot is not
-due yet waits without a connection. Precedents: Heritrix' and Nutch's queues by IP, BUbiNG's `ipDelay`.
+Each IP address has a clock of its own (`Addresses`), for all hosts behind it. Its pause runs from the start of one
+request to the start of the next, so that a slow host does not block the others. Slots in the queue are assigned in
+advance: a host whose slot is not due yet waits without a connection. Precedents: Heritrix' and Nutch's queues by IP,
+BUbiNG's `ipDelay`.
 """
 
 import asyncio
@@ -30,63 +28,14 @@ from tasks.stages.crawl.policy import Policy
 IP_DELAY_S = 0.25
 """The pause between two requests to a public address where the recipe names none, in seconds (BUbiNG's is 0.5)."""
 
-_FEW = 10_000
-
-
-class Addresses:
-    """The clocks of IP addresses.
-
-    Args:
-        delay_s: pause between the starts of two requests to one address; None: `IP_DELAY_S`, and none for loopback.
-        resumed: whether an earlier attempt may just have sent a request to any of them.
-    """
-
-    def __init__(self, delay_s: float | None, *, resumed: bool = False) -> None:
-        self._delay_s = delay_s
-        # After a kill the time of the last request is unknown: the whole pause counts from now.
-        self._asked_before = time.monotonic() if resumed else -math.inf
-        # By address: the end of the last place in line, and of the pause after the last request.
-        self._line: dict[str, float] = {}
-        self._free: dict[str, float] = {}
-        self._most = _FEW
-
-    def delay(self, address: str) -> float:
-        """Returns the pause of an address in seconds; 0 where it has none, or is not known ("")."""
-        if not address:
-            return 0.0
-        if self._delay_s is None:
-            return 0.0 if is_loopback(address) else IP_DELAY_S
-        return self._delay_s
-
-    def place(self, address: str) -> float:
-        """Takes the next free place in the line before an address; returns its time on the monotonic clock."""
-        return self._next(self._line, address)
-
-    def begin(self, address: str) -> float:
-        """Begins a request to an address: returns the seconds to wait before it is sent.
-
-        At its slot a visit waits only for the delay of others, mostly nothing.
-        """
-        return max(self._next(self._free, address) - time.monotonic(), 0.0)
-
-    def _next(self, ends: dict[str, float], address: str) -> float:
-        now, delay = time.monotonic(), self.delay(address)
-        if not delay:
-            return now
-        begin = max(now, ends.get(address, self._asked_before + delay))
-        ends[address] = begin + delay
-        if len(ends) > self._most:
-            for one in [one for one, end in ends.items() if end <= now]:
-                del ends[one]
-            self._most = max(_FEW, 2 * len(ends))
-        return begin
-
-
 MAX_RETRY_AFTER_S = 24 * 3600.0
 MAX_CRAWL_DELAY_S = 24 * 3600.0
 HOST_FAILURES = 6
 """Failures in a row after which a host waits for the next cycle."""
 GIVEN_UP = "host_backoff"
+
+# Clocks of addresses kept before those that have run out are removed.
+_FEW = 10_000
 
 _SMALLEST_BACKOFF_S = 0.05
 # A visit that is early by at most this keeps its slot and waits; one that would wait longer is queued again.
@@ -98,7 +47,6 @@ _PLACE_S = 30.0
 _SHORT_FLOORS = 3
 # A delay that creeps up with a host's answer times is stored a few times, not at every request.
 _GROWTH = 1.5
-
 
 # Seconds of the running request that went by before it was sent, for the sake of an IP address.
 _held_up: ContextVar[list[float] | None] = ContextVar("held_up", default=None)
@@ -374,6 +322,55 @@ class Politeness:
         # Without a request in this cycle the seed's value is still valid.
         crawl_delay = seed.crawl_delay_s if seed and not host.requested else host.crawl_delay_s
         return HostClock(host.authority, crawl_delay, host.latency_s, host.failures, until)
+
+
+class Addresses:
+    """The clocks of IP addresses.
+
+    Args:
+        delay_s: pause between the starts of two requests to one address; None: `IP_DELAY_S`, and none for loopback.
+        resumed: whether an earlier attempt may just have sent a request to any of them.
+    """
+
+    def __init__(self, delay_s: float | None, *, resumed: bool = False) -> None:
+        self._delay_s = delay_s
+        # After a kill the time of the last request is unknown: the whole pause counts from now.
+        self._asked_before = time.monotonic() if resumed else -math.inf
+        # By address: the end of the last place in line, and of the pause after the last request.
+        self._line: dict[str, float] = {}
+        self._free: dict[str, float] = {}
+        self._most = _FEW
+
+    def delay(self, address: str) -> float:
+        """Returns the pause of an address in seconds; 0 where it has none, or is not known ("")."""
+        if not address:
+            return 0.0
+        if self._delay_s is None:
+            return 0.0 if is_loopback(address) else IP_DELAY_S
+        return self._delay_s
+
+    def place(self, address: str) -> float:
+        """Takes the next free place in the line before an address; returns its time on the monotonic clock."""
+        return self._next(self._line, address)
+
+    def begin(self, address: str) -> float:
+        """Begins a request to an address: returns the seconds to wait before it is sent.
+
+        At its slot a visit waits only for the delay of others, mostly nothing.
+        """
+        return max(self._next(self._free, address) - time.monotonic(), 0.0)
+
+    def _next(self, ends: dict[str, float], address: str) -> float:
+        now, delay = time.monotonic(), self.delay(address)
+        if not delay:
+            return now
+        begin = max(now, ends.get(address, self._asked_before + delay))
+        ends[address] = begin + delay
+        if len(ends) > self._most:
+            for one in [one for one, end in ends.items() if end <= now]:
+                del ends[one]
+            self._most = max(_FEW, 2 * len(ends))
+        return begin
 
 
 def retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:

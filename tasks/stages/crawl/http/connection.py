@@ -1,22 +1,12 @@
-"""Connection pool: connections to checked addresses only, kept alive for a while, one request at a time over each.
+"""Connections to checked addresses only: a pool that keeps them for a while, with one request at a time over each.
 
-The address at the other end is checked before anything is sent. All connections share one budget of open files: where
-it is used up, the one that has been idle longest is closed for the next request.
+The address at the other end is checked before anything is sent. All connections share one budget of open files
+(`Files`), derived from the process's limit, which is raised as far as it may be: where it is used up, the connection
+that has been idle longest is closed for the next request.
 
-Connects to a host: tries its addresses one after the other, 0.25 s apart, until one accepts (RFC 8305).
-
-Memory limit for response bodies in flight: many small ones, few large ones at a time.
-
-A visit that receives more than 256 KiB reserves memory until it ends. While all memory is reserved, large bodies are
-not read further, except that of the visit that has waited longest. So a thousand slow hosts with maximal bodies take no
-more memory than a few dozen.
-
-A stoppable timeout: time of an exchange without waits that the server does not cause.
-
-How many sockets a fetch may have open: derived from the limit of open files, which is raised as far as it may be.
-
-A socket is an open file. Those of visits, those that are kept for the next request to their host, and those of second
-attempts to reach a host share one budget; the rest is for files of other kinds.
+Bodies in flight share a memory limit (`Room`): a request that receives more than 256 KiB reserves memory until it ends.
+While all memory is reserved, large bodies are not read further, except that of the request that has waited longest. So
+a thousand slow hosts with maximal bodies take no more memory than a few dozen.
 """
 
 import asyncio
@@ -45,6 +35,24 @@ _OTHERS = 256
 _BESIDE = 64
 # With fewer the time goes into waiting for a socket.
 _FEWEST = 64
+
+_NEXT_S = 0.25
+
+SMALL = 256 << 10
+"""Bytes of a body that need no room."""
+ROOM = 192 << 20
+"""Bytes of memory for what is beyond."""
+
+_KEPT_S = 30.0
+_SWEEP_S = 5.0
+
+
+class LookUpError(OSError):
+    """A name has no address that is known."""
+
+
+class NoConnectionError(OSError):
+    """No address of a host takes a connection."""
 
 
 class Files(NamedTuple):
@@ -124,12 +132,6 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-SMALL = 256 << 10
-"""Bytes of a body that need no room."""
-ROOM = 192 << 20
-"""Bytes of memory for what is beyond."""
-
-
 class Reading(Protocol):
     """What can be made to wait: a connection."""
 
@@ -168,77 +170,6 @@ class Room:
         first = next(iter(self._sizes), None)
         for waiting in [visit for visit in self._paused if self._taken <= ROOM or visit is first]:
             self._paused.pop(waiting).read_on()
-
-
-_NEXT_S = 0.25
-
-
-class LookUpError(OSError):
-    """A name has no address that is known."""
-
-
-async def dialled(addresses: Sequence[str], port: int, beside: asyncio.Semaphore) -> socket.socket:
-    """Returns a connection to the first of several addresses that takes it.
-
-    Args:
-        addresses: in the order of trial.
-        port: the same for all.
-        beside: places for attempts beside a first one that is still under way.
-
-    Raises:
-        LookUpError: there is no address.
-        OSError: none accepts; the error of the first that failed.
-    """
-    if len(addresses) == 1:
-        return await _dial(addresses[0], port)
-    waiting, dialling, failures = list(addresses), set[asyncio.Task[socket.socket]](), list[BaseException]()
-    try:
-        while waiting or dialling:
-            if waiting and not dialling:
-                dialling.add(asyncio.ensure_future(_dial(waiting.pop(0), port)))
-            elif waiting and not beside.locked():
-                dialling.add(asyncio.ensure_future(_dial_beside(waiting.pop(0), port, beside)))
-            wait = _NEXT_S if waiting else None
-            done, dialling = await asyncio.wait(dialling, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if (failure := task.exception()) is None:
-                    dialling |= done - {task}
-                    return task.result()
-                failures.append(failure)
-    finally:
-        for task in dialling:
-            task.cancel()
-            task.add_done_callback(_hung_up)
-    raise failures[0] if failures else LookUpError("a name without an address")
-
-
-def _hung_up(task: "asyncio.Task[socket.socket]") -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result().close()
-
-
-async def _dial_beside(address: str, port: int, beside: asyncio.Semaphore) -> socket.socket:
-    async with beside:
-        return await _dial(address, port)
-
-
-async def _dial(address: str, port: int) -> socket.socket:
-    link = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        link.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(link, (address, port))
-    except BaseException:
-        link.close()
-        raise
-    return link
-
-
-_KEPT_S = 30.0
-_SWEEP_S = 5.0
-
-
-class NoConnectionError(OSError):
-    """No address of a host takes a connection."""
 
 
 class Connection(asyncio.Protocol):
@@ -504,3 +435,59 @@ class Pool:
 def port_of(url: str) -> int:
     """Returns the port of a canonical URL."""
     return host_and_port(url)[1] or (443 if url.startswith("https:") else 80)
+
+
+async def dialled(addresses: Sequence[str], port: int, beside: asyncio.Semaphore) -> socket.socket:
+    """Returns a connection to the first of several addresses that takes it.
+
+    Args:
+        addresses: in the order of trial.
+        port: the same for all.
+        beside: places for attempts beside a first one that is still under way.
+
+    Raises:
+        LookUpError: there is no address.
+        OSError: none accepts; the error of the first that failed.
+    """
+    if len(addresses) == 1:
+        return await _dial(addresses[0], port)
+    waiting, dialling, failures = list(addresses), set[asyncio.Task[socket.socket]](), list[BaseException]()
+    try:
+        while waiting or dialling:
+            if waiting and not dialling:
+                dialling.add(asyncio.ensure_future(_dial(waiting.pop(0), port)))
+            elif waiting and not beside.locked():
+                dialling.add(asyncio.ensure_future(_dial_beside(waiting.pop(0), port, beside)))
+            wait = _NEXT_S if waiting else None
+            done, dialling = await asyncio.wait(dialling, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if (failure := task.exception()) is None:
+                    dialling |= done - {task}
+                    return task.result()
+                failures.append(failure)
+    finally:
+        for task in dialling:
+            task.cancel()
+            task.add_done_callback(_hung_up)
+    raise failures[0] if failures else LookUpError("a name without an address")
+
+
+async def _dial_beside(address: str, port: int, beside: asyncio.Semaphore) -> socket.socket:
+    async with beside:
+        return await _dial(address, port)
+
+
+async def _dial(address: str, port: int) -> socket.socket:
+    link = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        link.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(link, (address, port))
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _hung_up(task: "asyncio.Task[socket.socket]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
