@@ -23,7 +23,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.replicated import Replicated
+from tasks.trainer.parallel.replicated import Replicated
 
 VOCABULARY, SEQ_LEN, BATCH, HELD_OUT = 256, 128, 8, 64
 STEPS = 300

@@ -24,7 +24,7 @@ from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.replicated import Replicated
+from tasks.trainer.parallel.replicated import Replicated
 
 VOCABULARY, SEQ_LEN = 8192, 512
 MODEL = ModelConfig(layers=12, dim=768, heads=12, kv_heads=12)

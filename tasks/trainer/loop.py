@@ -32,7 +32,7 @@ from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.replicated import Replicated
+from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
 from tasks.trainer.self_test import processor
 from tasks.trainer.step_data import open_data

@@ -10,8 +10,8 @@ from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import Guard
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.poison import described, guilty, slices_with_losses
-from tasks.trainer.replicated import Replicated
 from tasks.trainer.spoilt_shards import spoilt_shards
 from tasks.trainer.step_data import StepData
 

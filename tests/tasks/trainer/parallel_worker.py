@@ -23,8 +23,8 @@ from tasks.trainer.heldout_bpb import HeldoutBpb
 from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
-from tasks.trainer.replicated import Replicated
 
 VOCABULARY, SEQ_LEN, MICROBATCHES = 96, 32, 8
 LEARNING_RATE = 1e-2
