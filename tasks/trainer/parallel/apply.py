@@ -17,11 +17,11 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.fp8 import use_fp8
 from tasks.trainer.kernels import best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.transformer import Block, Recompute, Transformer
 from tasks.trainer.parallel.context import context_kernel, rows_of
+from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.placements import EMBEDDING, HEAD, LAYER, NORM
 

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.fp8 import Fp8Linear, quantised, use_fp8
 from tasks.trainer.model.transformer import build
+from tasks.trainer.parallel.fp8 import Fp8Linear, quantised, use_fp8
 
 CPU = torch.device("cpu")
 
