@@ -27,12 +27,12 @@ from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.stages.canary.config import CanaryConfig
-from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, obeyed
+from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.model import model_file

@@ -33,9 +33,9 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate import heldout_report, task_report
 from tasks.stages.evaluate.seeds import contents, spread
 from tasks.stages.evaluate.task_report import learned
-from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.data.heldout import Heldout, of_sources
+from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import files_of

@@ -1,7 +1,7 @@
 """Two models on the same held-out documents and the same items of tasks, paired by document and item.
 
 The models may have different tokenizers: a document is compared by its text. Each model encodes it with its own
-tokenizer and predicts every token, end-of-text included (`tasks.trainer.bpb`); both bit counts are over the UTF-8 bytes
+tokenizer and predicts every token, end-of-text included (`tasks.trainer.evaluation.bpb`); both bit counts are over the UTF-8 bytes
 of one text. Tasks are compared by the metric that decides between models of their size (`task_metrics.decisive`).
 
 Writes `documents/<label>.<source>.parquet` {id, bytes, bits} and the items of tasks (`scoring`), a part each: what is
@@ -22,9 +22,9 @@ from tokenizers import Tokenizer
 from tasks.core import parquet
 from tasks.core.stage import Output
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.trainer.bpb import document_bits, use_threads
 from tasks.trainer.data.heldout import Heldout, of_sources
 from tasks.trainer.evaluation import paired
+from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.evaluation.paired import Estimate

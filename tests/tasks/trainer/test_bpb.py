@@ -12,9 +12,9 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.evaluate.stage import unigram_bits
-from tasks.trainer.bpb import bits_per_byte, document_bits
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.data.heldout import Heldout, heldout, windows
+from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 

@@ -16,11 +16,11 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens.config import EncodeConfig
-from tasks.trainer.bpb import evaluate_bpb
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import read
+from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.layout import Layout
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.metrics import METRICS, read_metrics

@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.trainer.bpb import evaluate_bpb
+from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import _load_pyfunc
 from tests.conftest import run_stage_in
