@@ -287,9 +287,9 @@ class Crawl:
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
-        if fetchlog.PART not in self._output.committed:
-            with self._output.part(fetchlog.PART) as part:
-                fetchlog.write(part, *self._learned, self._order.traps.scores())
+        if fetchlog.HOSTS_PART not in self._output.committed:
+            with self._output.part(fetchlog.HOSTS_PART) as part:
+                fetchlog.write_hosts(part, *self._learned, self._order.traps.scores())
                 self._policy.write(part)
         self._watch.finish(self._order.spent)
 
