@@ -52,7 +52,7 @@ def rewritten_part(work: Work, fates: Buckets, part: Part, numbers: tuple[int, .
         part.metric("written", 0)
         return
     part.metric("written", 1)
-    copies = [_copies(work, *of_part) for of_part in zip(numbers, of_parts, leaving, strict=True)]
+    copies = [_rewritten_copies(work, *of_part) for of_part in zip(numbers, of_parts, leaving, strict=True)]
     stays = [_stays(work, number, gone) for number, gone in zip(numbers, leaving, strict=True)]
     firsts = np.cumsum([0, *(int(mask.sum()) for mask in stays)]).tolist()
     held = list(zip(numbers, stays, strict=True))
@@ -61,7 +61,7 @@ def rewritten_part(work: Work, fates: Buckets, part: Part, numbers: tuple[int, .
     runs = {
         folder: np.concatenate(
             [
-                of_rows(_run(work, folder, number), mask, first)
+                of_rows(_leaving_run(work, folder, number), mask, first)
                 for (number, mask), first in zip(held, firsts, strict=False)
             ]
         )
@@ -81,7 +81,7 @@ def _stays(work: Work, number: int, leaving: NDArray[np.void]) -> NDArray[np.boo
     return stays
 
 
-def _copies(work: Work, number: int, fates: NDArray[np.void], leaving: NDArray[np.void]) -> pa.Table:
+def _rewritten_copies(work: Work, number: int, fates: NDArray[np.void], leaving: NDArray[np.void]) -> pa.Table:
     """Returns the copies of one part as they are from now on, with what is replaced of it (schema COPIES)."""
     copies = work.before.copies(number)
     keepers = copies.column("duplicate_of").to_pylist()
@@ -112,6 +112,6 @@ def _as_copies(work: Work, number: int, replaced: NDArray[np.void]) -> pa.Table:
     return pa.table(columns, schema=COPIES)
 
 
-def _run(work: Work, folder: str, number: int) -> NDArray[np.void]:
+def _leaving_run(work: Work, folder: str, number: int) -> NDArray[np.void]:
     files, path = work.before.folders[number], work.before.path(folder, number)
     return sorted_runs.read_range(files, [path], RUNS[folder], 0, 1 << 64)
