@@ -26,7 +26,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
 from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
 from tasks.trainer.evaluation.task_config import TaskConfig
-from tasks.trainer.likelihood import Scorer
+from tasks.trainer.inference import Scorer
 from tasks.trainer.lm_eval_model import for_lm_eval
 from tasks.trainer.serve import TextModel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.errors import InputError
-from tasks.trainer.likelihood import Request, Scorer
+from tasks.trainer.inference import Request, Scorer
 from tasks.trainer.serve import TextModel
 
 _MAX_NEW_TOKENS = 256

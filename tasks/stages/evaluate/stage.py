@@ -42,7 +42,7 @@ from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.scoring import score_tasks
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
-from tasks.trainer.likelihood import Scorer
+from tasks.trainer.inference import Scorer
 from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer
 

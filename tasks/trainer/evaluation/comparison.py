@@ -31,7 +31,7 @@ from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import score_task
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import decisive
-from tasks.trainer.likelihood import Scorer
+from tasks.trainer.inference import Scorer
 
 DOCUMENTS = "documents"
 BPB = "bpb"

@@ -15,7 +15,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.likelihood import Scorer
+from tasks.trainer.inference import Scorer
 from tasks.trainer.model import model_file
 from tasks.trainer.model.initial import last_weights
 

@@ -21,7 +21,7 @@ from tasks.formats.documents.examples import Example, Examples
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.comparison import BPB, Compared
 from tasks.trainer.evaluation.contender import Contender
-from tasks.trainer.likelihood import Scorer, batches
+from tasks.trainer.inference import Scorer, batches
 
 EXAMPLES = "examples"
 RESPONSES, PAIRS = "responses", "preferences"

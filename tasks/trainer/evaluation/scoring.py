@@ -20,7 +20,7 @@ from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.items import Item
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import METRICS, of_choices, of_cloze, of_text, summary
-from tasks.trainer.likelihood import Request, Scorer
+from tasks.trainer.inference import Request, Scorer
 
 FOLDER = "tasks"
 ITEMS_PER_PART = 256

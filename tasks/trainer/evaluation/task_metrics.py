@@ -24,7 +24,7 @@ import numpy as np
 
 from tasks.trainer.evaluation.items import Item
 from tasks.trainer.evaluation.task_config import TaskConfig
-from tasks.trainer.likelihood import Likelihood
+from tasks.trainer.inference import Likelihood
 
 BPB_BELOW = 750_000_000
 """Parameters below which decisions are made by bpb: a small model's accuracy is near chance and moves little between

@@ -30,7 +30,7 @@ from tasks.trainer.evaluation.items import read
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.generate import Sampling, continuation
-from tasks.trainer.likelihood import Likelihood, Scorer
+from tasks.trainer.inference import Likelihood, Scorer
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 
