@@ -15,7 +15,7 @@ from tasks.formats.dedup.dedup_index import COPIES, KINDS, NAMES, ROW, RUNS
 from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.dedup_index.fates import ENDS, FATE, FORGOTTEN, HERE, LEAVING, MOVES, REPLACED, TAKEN, Work
-from tasks.stages.dedup_index.written import entries, of_rows, write_part
+from tasks.stages.dedup_index.parts import entries, of_rows, write_part
 
 
 def leaving_path(number: int) -> str:
