@@ -14,12 +14,12 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
-from tasks.trainer.layout import Layout
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.place import Layout
 from tasks.trainer.sizes import Size
 
 BATCHES = 4

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.compression_config import Bf16Compression, PowerSgdCompression
-from tasks.trainer.layout import CHECK_EVERY, Layout
+from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.rope_config import LinearRope, Llama3Rope, YarnRope
 from tasks.trainer.tuning.method import TuningSpec
 

@@ -25,7 +25,6 @@ from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.integrity.pace import Pace
-from tasks.trainer.layout import Layout
 from tasks.trainer.loader import Loader
 from tasks.trainer.metrics import Logs
 from tasks.trainer.model.initial import load_initial
@@ -33,6 +32,7 @@ from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
+from tasks.trainer.place import Layout
 from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
 from tasks.trainer.self_test import processor
 from tasks.trainer.step_data import open_data

@@ -18,9 +18,9 @@ from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
-from tasks.trainer.layout import CHECK_EVERY, Layout
 from tasks.trainer.mixing import mix
 from tasks.trainer.model.initial import initial_weights
+from tasks.trainer.place import CHECK_EVERY, Layout
 
 
 def make_spec(

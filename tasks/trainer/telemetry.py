@@ -15,10 +15,10 @@ import torch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import flops_per_token
-from tasks.trainer.layout import Layout
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.place import Layout
 from tasks.trainer.starts import write_start
 
 SAMPLE_S = 5.0

@@ -2,7 +2,7 @@
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.layout import Layout
+from tasks.trainer.place import Layout
 
 
 def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, world: int) -> None:

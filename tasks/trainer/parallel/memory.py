@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.layout import Layout
 from tasks.trainer.model.shape import LOSS_ROWS, Shape
+from tasks.trainer.place import Layout
 
 FP32 = 4
 """Bytes of weights, moments and summed gradients."""

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.place import Layout
 
 DIMENSIONS = ("replicate", "pipeline", "shard", "context", "tensor")
 

@@ -30,7 +30,6 @@ from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.pace import Stopwatch
-from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import initial_weight
@@ -42,6 +41,7 @@ from tasks.trainer.parallel.memory import memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
+from tasks.trainer.place import Layout
 from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.self_test import hash_of
 

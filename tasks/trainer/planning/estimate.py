@@ -4,9 +4,9 @@ from typing import Any
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.flops import flops_per_token
-from tasks.trainer.layout import Layout
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.memory import FP32, memory_per_rank
+from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.fitting import layout_that_fits
 from tasks.trainer.planning.interval import best_interval, lost_share

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tasks.trainer.layout import Layout
+from tasks.trainer.place import Layout
 
 _REMEDY = (
     "a fine-tuning has all of the model on each rank of one node: leave it out, or fine-tune in a recipe without it"

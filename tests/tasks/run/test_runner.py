@@ -34,7 +34,7 @@ from tasks.trainer.environment import (
     preemption_here,
     ranks_here,
 )
-from tasks.trainer.layout import CHECK_EVERY, Layout
+from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.place_config import (
     CheckpointLocations,
     CopyFolder,

@@ -15,10 +15,10 @@ import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.place import Layout
 
 VOCABULARY, SEQ_LEN = 4096, 512
 RUN = TrainConfig(

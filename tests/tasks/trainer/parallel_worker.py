@@ -20,11 +20,11 @@ from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout
 from tasks.trainer.heldout_bpb import HeldoutBpb
-from tasks.trainer.layout import Layout
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.place import Layout
 
 VOCABULARY, SEQ_LEN, MICROBATCHES = 96, 32, 8
 LEARNING_RATE = 1e-2

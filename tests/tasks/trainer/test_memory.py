@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.layout import Layout
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.memory import memory_per_rank
+from tasks.trainer.place import Layout
 from tasks.trainer.planning.fitting import layout_that_fits
 from tasks.trainer.sizes import SIZES
 from tests.tasks.trainer.gangs import free_port

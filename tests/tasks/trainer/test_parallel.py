@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.layout import Layout
 from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.place import Layout
 from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.parallel_worker import SEQ_LEN, VOCABULARY, config
 

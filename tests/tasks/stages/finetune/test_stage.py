@@ -16,8 +16,8 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.run.tuned_trace import trace_tuned
 from tasks.trainer.environment import LAYOUT
-from tasks.trainer.layout import Layout
 from tasks.trainer.model import model_file
+from tasks.trainer.place import Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.examples import ExampleBatches
 from tasks.trainer.tuning.method import LoraConfig
