@@ -41,8 +41,15 @@ from tasks.formats.documents.document import parts_of
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.dedup_index.fates import Work, fates_part
-from tasks.stages.dedup_index.parts import COPIES_METRIC, Own, added_part, seen_part
-from tasks.stages.dedup_index.rewritten import leaving_part, leaving_path, rewritten_part
+from tasks.stages.dedup_index.parts import (
+    COPIES_METRIC,
+    Own,
+    added_part,
+    leaving_part,
+    leaving_path,
+    rewritten_part,
+    seen_part,
+)
 
 VERSION = 2
 
