@@ -8,7 +8,7 @@ import json
 import logging
 from pathlib import Path
 
-from tasks.trainer.metrics import read_metrics
+from tasks.trainer.logs import read_metrics
 
 log = logging.getLogger(__name__)
 

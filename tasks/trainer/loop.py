@@ -26,7 +26,7 @@ from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.integrity.pace import Pace
 from tasks.trainer.loader import Loader
-from tasks.trainer.metrics import Logs
+from tasks.trainer.logs import Logs
 from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate

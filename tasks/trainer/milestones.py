@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Output
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics, repeated
+from tasks.trainer.logs import METRICS, SKIPPED, read_metrics, repeated
 
 FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
 """Folder of the artifact for each file of the run."""

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.trainer.metrics import read_metrics
+from tasks.trainer.logs import read_metrics
 
 STARTS = "starts.jsonl"
 

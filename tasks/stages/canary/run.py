@@ -34,7 +34,7 @@ from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, obeyed
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.metrics import METRICS, read_metrics
+from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.model import model_file
 from tasks.trainer.spec import make_spec
 

@@ -30,7 +30,7 @@ from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.model.initial import MERGED
 from tasks.trainer.tuning.config import FinetuneConfig

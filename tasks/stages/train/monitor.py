@@ -25,7 +25,7 @@ from tasks.stages.train.alerts import RECENT, Alert, Watch
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.metrics import METRICS, SKIPPED, proven_steps, read_metrics
+from tasks.trainer.logs import METRICS, SKIPPED, proven_steps, read_metrics
 from tasks.trainer.starts import read_starts
 
 log = logging.getLogger("sluice.train")

@@ -40,7 +40,7 @@ from tasks.trainer.environment import check_every_here, checkpoints_here, layout
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.metrics import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.mixing import epochs
 from tasks.trainer.model.initial import changed_settings

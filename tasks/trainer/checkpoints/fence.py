@@ -22,7 +22,7 @@ from tasks.core.errors import SupersededError, TransientError
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.metrics import METRICS, proven_steps
+from tasks.trainer.logs import METRICS, proven_steps
 
 log = logging.getLogger("sluice.train")
 

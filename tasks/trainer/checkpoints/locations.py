@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.metrics import METRICS
+from tasks.trainer.logs import METRICS
 from tasks.trainer.milestones import FOLDERS
 
 

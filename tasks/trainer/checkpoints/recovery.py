@@ -24,7 +24,7 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
-from tasks.trainer.metrics import METRICS, proven_steps
+from tasks.trainer.logs import METRICS, proven_steps
 from tasks.trainer.milestones import publish_milestones
 from tasks.trainer.place_config import CheckpointLocations
 

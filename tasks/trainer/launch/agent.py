@@ -24,7 +24,7 @@ from tasks.trainer.environment import preemption_here
 from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.launch import preemption
 from tasks.trainer.launch.gang import Gang
-from tasks.trainer.metrics import METRICS, last_step
+from tasks.trainer.logs import METRICS, last_step
 from tasks.trainer.parent_watch import end_with_parent
 
 MAX_RESTARTS = 5

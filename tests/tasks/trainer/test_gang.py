@@ -21,8 +21,8 @@ from tasks.trainer.environment import checkpoints_here, layout_here, preemption_
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
+from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
-from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place import Layout
 from tasks.trainer.place_config import PreemptionNotice
 from tests.corpora import Made

@@ -21,8 +21,8 @@ from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import read
 from tasks.trainer.evaluation.bpb import evaluate_bpb
+from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.model.model_file import describe
 from tasks.trainer.place import Layout
 from tasks.trainer.spec import make_spec

@@ -16,8 +16,8 @@ from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens.config import PackConfig
 from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
+from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.model import model_file
 from tasks.trainer.model.initial import changed_settings
 from tasks.trainer.model.transformer import Transformer

@@ -13,8 +13,8 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
+from tasks.trainer.logs import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec

@@ -11,8 +11,8 @@ from tasks.formats.tokens.marks import Mark
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import WINDOW
+from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import METRICS, read_metrics
 from tasks.trainer.place import Layout
 from tasks.trainer.poison import Slice, guilty
 from tasks.trainer.spoilt_shards import REPEATED, spoilt_shards

@@ -16,7 +16,7 @@ from tasks.trainer.environment import PREEMPTION
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.launcher import training_command
 from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
-from tasks.trainer.metrics import METRICS, last_step, read_metrics
+from tasks.trainer.logs import METRICS, last_step, read_metrics
 from tasks.trainer.place_config import PreemptionNotice
 from tests.corpora import Made
 from tests.tasks.trainer.metadata_server import MetadataServer, metadata_server

@@ -23,7 +23,7 @@ from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER, Recovery
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.metrics import METRICS, SKIPPED
+from tasks.trainer.logs import METRICS, SKIPPED
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, pod, recipe_of, store_with

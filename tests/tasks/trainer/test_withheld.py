@@ -14,8 +14,8 @@ from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
 from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.launch.launcher import train_local
+from tasks.trainer.logs import METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.metrics import METRICS, SKIPPED, read_metrics
 from tasks.trainer.model.loss import IGNORED
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
