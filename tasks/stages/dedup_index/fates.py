@@ -1,8 +1,8 @@
 """What becomes of documents and copies by their ids: of this version's documents, and of what is in the index.
 
 One id may be in the index, among the documents of this version, and the keeper of copies, each in another part. So the
-three are joined in buckets of ids. Reads the runs `ids/` of the index, `seen/` (this version's documents, by `written`)
-and `leaving/` (what leaves the index, by `rewritten`). Writes
+three are joined in buckets of ids. Reads the runs `ids/` of the index, `seen/` (this version's documents, `parts`)
+and `leaving/` (what leaves the index, `parts`). Writes
 
     of_version/<bucket>.bin   a run of FATE by row ids of this version's documents: KNOWN, ALONE
     of_index/<bucket>.bin     a run of FATE by row ids of the documents (HERE) and copies (ENDS, MOVES) of the index
@@ -29,6 +29,27 @@ from tasks.formats.dedup.document_ids import HALVES
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.tombstones import Tombstones
 
+SEEN = ENTRY
+
+KEPT, WENT, DROPPED, FOR = range(4)
+"""Roles in `seen/`: a document that is kept; one that is remembered as a copy; any other; the keeper of a copy."""
+
+LEAVING = np.dtype([*ENTRY.descr, ("kind", "u1"), ("by", HALVES)])
+"""An entry that leaves, by `row_id` of the index; of a replaced document why (index into KINDS) and for which id."""
+
+TAKEN, REPLACED, FORGOTTEN = range(3)
+"""Roles in `leaving/`: a document that is taken down; one that is replaced; a copy that is taken down."""
+
+FATE = np.dtype([("key", "<u8"), ("what", "u1"), ("keeper", HALVES)])
+"""What becomes of a row. `keeper` of a copy that MOVES: zeros for none."""
+
+KNOWN, ALONE, HERE, ENDS, MOVES = range(5)
+"""A document that the index has already; a copy whose keeper is not kept after all; a replaced document that this
+version has again, so that it is no copy; a copy that this version has judged again, or that is taken down; a copy with
+another keeper or none."""
+
+_PAGE = KINDS.index("page")
+
 
 @dataclass(frozen=True)
 class Work:
@@ -46,23 +67,6 @@ class Work:
     def own(self) -> ArtifactFolder:
         """This stage's artifact."""
         return ArtifactFolder(self.store, self.address, self.address.path)
-
-
-SEEN = ENTRY
-KEPT, WENT, DROPPED, FOR = range(4)
-"""Roles in `seen/`: a document that is kept; one that is remembered as a copy; any other; the keeper of a copy."""
-LEAVING = np.dtype([*ENTRY.descr, ("kind", "u1"), ("by", HALVES)])
-"""An entry that leaves, by `row_id` of the index; of a replaced document why (index into KINDS) and for which id."""
-TAKEN, REPLACED, FORGOTTEN = range(3)
-"""Roles in `leaving/`: a document that is taken down; one that is replaced; a copy that is taken down."""
-
-FATE = np.dtype([("key", "<u8"), ("what", "u1"), ("keeper", HALVES)])
-"""What becomes of a row. `keeper` of a copy that MOVES: zeros for none."""
-KNOWN, ALONE, HERE, ENDS, MOVES = range(5)
-"""A document that the index has already; a copy whose keeper is not kept after all; a replaced document that this
-version has again, so that it is no copy; a copy that this version has judged again, or that is taken down; a copy with
-another keeper or none."""
-_PAGE = KINDS.index("page")
 
 
 class Fates(NamedTuple):

@@ -1,13 +1,12 @@
-"""Writing of one part of an index, from arrays and tables.
+"""The parts of an index: those with this version's documents, and those of the index before that are written again.
 
-`added_part` makes the part with the documents that this version has published, of one part of its documents: it reads
-`extracted`, `duplicates` and `documents` of that part, and the takedowns, and writes `seen/<part>.bin`, a run of
-`fates.SEEN`, and, once it is known what the index has already, the part.
+    seen/<part>.bin     per part of the documents  a run of `fates.SEEN`: what has become of each document
+    leaving/<part>.bin  per part of the index      a run of `fates.LEAVING`: what is taken down or replaced
+    <part>              per part of either         the part (`tasks.formats.dedup.dedup_index`)
 
-Parts of the index before that are written again, on their own or merged with their neighbours.
-
-Reads these parts, what the version replaces of them (`replaced/` of `documents`), and the takedowns. Writes
-`leaving/<part>.bin`, a run of `fates.LEAVING` with what leaves one part, and then the parts.
+Reads of a part of the documents `extracted`, `duplicates` and `documents`; of a part of the index its files, and what
+the version replaces of it (`replaced/` of `documents`); and the takedowns. The parts are written once it is known what
+becomes of each id (`fates`). Neighbouring small parts of the index are merged.
 """
 
 from collections.abc import Mapping
@@ -58,6 +57,9 @@ from tasks.stages.dedup_index.fates import (
 )
 
 COPIES_METRIC = "copies"
+
+_COPY = "duplicate_"
+"""Prefix of the first reason of a document that has passed every filter and went as a duplicate."""
 
 
 def write_part(
@@ -130,10 +132,6 @@ def of_rows(records: NDArray[np.void], stays: NDArray[np.bool_], first: int = 0)
     found = records[stays[rows]]
     found["row_id"] = position[rows[stays[rows]]].astype(np.uint64)
     return found
-
-
-_COPY = "duplicate_"
-"""Prefix of the first reason of a document that has passed every filter and went as a duplicate."""
 
 
 class Own(NamedTuple):
