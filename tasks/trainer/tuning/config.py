@@ -6,8 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
-from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
-from tasks.trainer.tuning.method import LoraConfig
+from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tasks.trainer.config import LoraConfig
 from tasks.trainer.model.transformer import Transformer, initial_weight
 from tasks.trainer.tuning.frozen import freeze
-from tasks.trainer.tuning.method import LoraConfig
 from tasks.trainer.tuning.nf4 import Nf4Linear
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
-from tasks.trainer.config import ShardsSpec, TrainSpec
+from tasks.trainer.config import ShardsSpec, TrainSpec, TuningSpec
 from tasks.trainer.model.initial import base_weights
 from tasks.trainer.tuning.config import FinetuneConfig
-from tasks.trainer.tuning.method import TuningSpec
 
 KINDS = {"sft": "instructions", "dpo": "preferences"}
 """The kind of examples that each loss reads."""

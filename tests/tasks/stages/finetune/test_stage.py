@@ -15,12 +15,12 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.run.tuned_trace import trace_tuned
+from tasks.trainer.config import LoraConfig
 from tasks.trainer.environment import LAYOUT
 from tasks.trainer.model import model_file
 from tasks.trainer.place import Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.examples import ExampleBatches
-from tasks.trainer.tuning.method import LoraConfig
 from tasks.trainer.tuning.spec import tuning_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made

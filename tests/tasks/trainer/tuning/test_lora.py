@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import TARGETS, LoraConfig, ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters, attach, merged_weights
-from tasks.trainer.tuning.method import TARGETS, LoraConfig
 
 MODEL = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 TOKENS = torch.arange(48).view(2, 24)

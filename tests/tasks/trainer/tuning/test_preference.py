@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import LoraConfig, ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters, attach
-from tasks.trainer.tuning.method import LoraConfig
 from tasks.trainer.tuning.preference import PreferenceTransformer
 
 MODEL = ModelConfig(layers=2, dim=16, heads=2, kv_heads=1)
