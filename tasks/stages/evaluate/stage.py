@@ -30,9 +30,9 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard import TRAIN
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.stages.evaluate import heldout_report, task_report
+from tasks.stages.evaluate.heldout_report import Curve, curve_of, draw_heldout, heldout_table
+from tasks.stages.evaluate.reports import draw_tasks, learned, task_metrics, task_table
 from tasks.stages.evaluate.seeds import contents, spread
-from tasks.stages.evaluate.task_report import learned
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.data.heldout import Heldout, of_sources
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
@@ -81,7 +81,7 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
         others = contents([inputs[role].ref(role) for role in ("shards", "tokenizer")])
         others |= contents(inputs.external.values())
         scores["seeds"] = spread(scores, inputs.many("replicas"), config, others, checkpoint)
-    curve = heldout_report.curve_of(checkpoint)
+    curve = curve_of(checkpoint)
     tables = _tables(config, scores, curve)
     if "scores" not in output.committed:
         with output.part("scores", conserved=False) as part:
@@ -94,13 +94,13 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     return _report(scores)
 
 
-def _tables(config: EvaluateConfig, scores: dict[str, Any], curve: heldout_report.Curve) -> dict[str, bytes]:
+def _tables(config: EvaluateConfig, scores: dict[str, Any], curve: Curve) -> dict[str, bytes]:
     """Returns the tables for people, by name of their file."""
     found = {}
     if config.tasks:
-        found["tasks.md"] = task_report.markdown(scores["tasks"], scores.get("seeds")).encode()
+        found["tasks.md"] = task_table(scores["tasks"], scores.get("seeds")).encode()
     if curve or config.replicas:
-        found["heldout.md"] = heldout_report.markdown(scores, curve).encode()
+        found["heldout.md"] = heldout_table(scores, curve).encode()
     return found
 
 
@@ -140,18 +140,18 @@ def _tasks(
     ]
 
 
-def _show(scores: dict[str, Any], curve: heldout_report.Curve, tables: dict[str, bytes], output: Output) -> None:
+def _show(scores: dict[str, Any], curve: Curve, tables: dict[str, bytes], output: Output) -> None:
     """Sends tables, figures and the metrics of every step to the tracker."""
     tasks, title = scores.get("tasks", []), str(output.address)
     for step in sorted({score["step"] for score in tasks}):
         mine = [score for score in tasks if score["step"] == step]
-        output.log_metrics(step, dict(task_report.metrics(mine, "task_by_step")))
+        output.log_metrics(step, dict(task_metrics(mine, "task_by_step")))
     for name, content in tables.items():
         output.log_file(name, content)
     if tasks:
-        output.log_file("tasks.png", task_report.draw(tasks, title, scores.get("seeds")))
+        output.log_file("tasks.png", draw_tasks(tasks, title, scores.get("seeds")))
     if "heldout.md" in tables:
-        output.log_file("heldout.png", heldout_report.draw(scores, curve, title))
+        output.log_file("heldout.png", draw_heldout(scores, curve, title))
 
 
 def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _report(scores: dict[str, Any]) -> Report:
         metrics[f"bpb/{source}"] = score["bpb"]
     for row in scores.get("seeds", {}).get("rows", ()):
         metrics[f"sd_over_seeds/{row['kind']}/{row['name']}/{row['metric']}"] = row["sd"]
-    metrics |= task_report.metrics([score for score in scores.get("tasks", []) if score["step"] == scores["step"]])
+    metrics |= task_metrics([score for score in scores.get("tasks", []) if score["step"] == scores["step"]])
     note = f"{scores['bpb']:.3f} bits per byte, {scores['gain']:.0%} below the unigram model"
     for name, count in scores.get("contamination", {}).get("sets", {}).items():
         metrics[f"contaminated_items/{name}"] = count["items"]

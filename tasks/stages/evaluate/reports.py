@@ -22,14 +22,14 @@ Score = Mapping[str, Any]
 _WIDTH, _HEIGHT, _DPI = 7.5, 2.6, 110
 
 
-def metrics(scores: Sequence[Score], prefix: str = "task") -> Iterator[tuple[str, float]]:
+def task_metrics(scores: Sequence[Score], prefix: str = "task") -> Iterator[tuple[str, float]]:
     """Yields name and value of every metric of one step."""
     for score in scores:
         for name, found in sorted(score["metrics"].items()):
             yield f"{prefix}/{score['task']}/{name}", found["value"]
 
 
-def markdown(scores: Sequence[Score], seeds: Score | None = None) -> str:
+def task_table(scores: Sequence[Score], seeds: Score | None = None) -> str:
     """Returns a table of all steps and tasks; the metric to decide by is bold.
 
     Args:
@@ -86,7 +86,7 @@ def _values(score: Score) -> str:
     return ", ".join(texts)
 
 
-def draw(scores: Sequence[Score], title: str, seeds: Score | None = None) -> bytes:
+def draw_tasks(scores: Sequence[Score], title: str, seeds: Score | None = None) -> bytes:
     """Draws each task's metric to decide by over steps, with its standard error and its spread over seeds, as a PNG."""
     from matplotlib.figure import Figure
 
