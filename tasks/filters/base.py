@@ -3,10 +3,6 @@
 An annotator measures: the stage `annotate` writes the values it returns as one column. A filter judges: from measured
 values it computes which documents the stage `consolidate` drops. So a changed limit needs no new pass over the texts.
 Neither changes a document.
-
-Base class of filters over model scores, whose names are given by the recipe.
-
-In a file of its own, because the catalogue expects at most one filter per file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +17,6 @@ if TYPE_CHECKING:
 
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-
 
 Measured: TypeAlias = "Mapping[str, NDArray[Any]]"
 """Values measured by an annotator: for each of its fields one value per document."""
@@ -124,21 +119,8 @@ class Filter(Config):
         return next((reason for reason, goes in self.reasons(values) if goes[0]), None)
 
 
-def share(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":
-    """Returns part / whole, and 0 where the whole is 0."""
-    import numpy as np
-
-    ratio: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)
-    return ratio
-
-
-def fields(column: "pa.StructArray") -> dict[str, "NDArray[Any]"]:
-    """Returns the fields of an annotator's column as NumPy arrays: numbers, booleans, or objects (text, lists)."""
-    return {field.name: column.field(index).to_numpy(zero_copy_only=False) for index, field in enumerate(column.type)}
-
-
 class Bounds(Filter):
-    """Limits on several model scores, whose names are given by the recipe.
+    """Limits on several model scores, whose names are given by the recipe; base of filters.
 
     A document whose score is NaN is dropped: no limit counts as met. Such scores come from a broken model, since these
     models score every text. The same rule applies to the marks of the gold tier.
@@ -157,3 +139,16 @@ class Bounds(Filter):
             yield f"{self.name}_{model}_low", ~(measured[model] >= limit)
         for model, limit in sorted(self.at_most.items()):
             yield f"{self.name}_{model}_high", ~(measured[model] <= limit)
+
+
+def share(part: "NDArray[Any]", whole: "NDArray[Any]") -> "NDArray[np.float64]":
+    """Returns part / whole, and 0 where the whole is 0."""
+    import numpy as np
+
+    ratio: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)
+    return ratio
+
+
+def fields(column: "pa.StructArray") -> dict[str, "NDArray[Any]"]:
+    """Returns the fields of an annotator's column as NumPy arrays: numbers, booleans, or objects (text, lists)."""
+    return {field.name: column.field(index).to_numpy(zero_copy_only=False) for index, field in enumerate(column.type)}

@@ -2,10 +2,6 @@
 
 A file contains an annotator, a filter or both; the classes are found by their base class. Files are imported by name
 when needed, and import heavy modules inside functions, because recipes are read at DAG parse time.
-
-Compatibility of annotators with the models that this pipeline trains.
-
-Reads descriptions of models. Light to import, like everything that recipes import.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -111,6 +107,26 @@ def measured(name: str, settings: Mapping[str, Any]) -> dict[str, str]:
     return dict(instance.named()) or {field.name: str(field.type) for field in instance.type()}
 
 
+def misfit(annotator: str, method: str, positive: str) -> tuple[str, str] | None:
+    """Returns why an annotator cannot use a model, and the remedy; None where it can.
+
+    Args:
+        annotator: "classifier", "topic" or "quality".
+        method: how the model was trained, `fasttext` or `signals`.
+        positive: its positive label; "" where it has none.
+
+    >>> misfit("classifier", "signals", "good")
+    ('is of the method signals', 'ask it through "quality"')
+    >>> misfit("topic", "fasttext", "")
+    """
+    fits, other = ("signals", "classifier") if annotator == "quality" else ("fasttext", "quality")
+    if method != fits:
+        return f"is of the method {method}", f'ask it through "{other}"'
+    if annotator == "classifier" and not positive:
+        return "has no positive label", 'give it one, or ask it through "topic"'
+    return None
+
+
 def _changed(load: Callable[[str, Mapping[str, Any]], Annotator | Filter], name: str, given: Mapping[str, Any]) -> str:
     """Returns the settings that differ from their defaults, for a message; "" for none."""
     if not given:
@@ -142,23 +158,3 @@ def defined_in(module: ModuleType, kind: type[Kind]) -> type[Kind] | None:
     """Returns the annotator or the filter that a module defines, None where it defines none."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     return next((value for value in own if issubclass(value, kind)), None)
-
-
-def misfit(annotator: str, method: str, positive: str) -> tuple[str, str] | None:
-    """Returns why an annotator cannot use a model, and the remedy; None where it can.
-
-    Args:
-        annotator: "classifier", "topic" or "quality".
-        method: how the model was trained, `fasttext` or `signals`.
-        positive: its positive label; "" where it has none.
-
-    >>> misfit("classifier", "signals", "good")
-    ('is of the method signals', 'ask it through "quality"')
-    >>> misfit("topic", "fasttext", "")
-    """
-    fits, other = ("signals", "classifier") if annotator == "quality" else ("fasttext", "quality")
-    if method != fits:
-        return f"is of the method {method}", f'ask it through "{other}"'
-    if annotator == "classifier" and not positive:
-        return "has no positive label", 'give it one, or ask it through "topic"'
-    return None

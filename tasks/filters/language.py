@@ -1,18 +1,14 @@
 """Language of a document and of its paragraphs, by a fastText model: lid.176, or one that the recipe names.
 
-Reads the model that `python -m tasks.filters.pretrained` fetched, or
-the file of the setting `model` (GlotLID, OpenLID and the like). Source: Joulin et al., "Bag of Tricks for Efficient
-Text Classification", arXiv 1607.01759; model lid.176.ftz. Only the first 2,000 characters are classified: 4 times
-faster than the whole text, with the same label on 98.5 % of pages. Accuracy of lid.176 by language: `python -m
-benchmarks.languages`.
+Reads the model that `python -m tasks.filters.pretrained` fetched, or the file of the setting `model` (GlotLID, OpenLID
+and the like). Source: Joulin et al., "Bag of Tricks for Efficient Text Classification", arXiv 1607.01759; model
+lid.176.ftz. Only the first 2,000 characters are classified: 4 times faster than the whole text, with the same label on
+98.5 % of pages. Accuracy of lid.176 by language: `python -m benchmarks.languages`.
 
-Language codes: mapping from the labels of language identification models to ISO 639 codes.
-
-Here a language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"), as the labels of
-lid.176 are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what ISO 639-1 has as
-one language ("cmn", "arb", "zsm").
-
-Sources: the code tables of ISO 639-3 (SIL International), with its macrolanguages.
+A language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"), as the labels of lid.176
+are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what ISO 639-1 has as one
+language ("cmn", "arb", "zsm"). Sources of the codes: the tables of ISO 639-3 (SIL International), with its
+macrolanguages.
 """
 
 import os
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import Batch
-
 
 UNDETERMINED = "und"
 """The language of a text of which none is known: BCP 47's code, and ISO 639-2's."""
@@ -59,21 +54,6 @@ _MEMBERS = (
     "cmn:zh arb:ar zsm:ms pes:fa prs:fa lvs:lv ekk:et als:sq swh:sw npi:ne ory:or uzn:uz khk:mn azj:az plt:mg ydd:yi "
     "gaz:om quy:qu kmr:ku pbt:ps ayr:ay knc:kr fuv:ff gug:gn fil:tl kpv:kv"
 )
-
-
-def code_of(label: str) -> str:
-    """Returns this project's code for a model's label; a label of another form is a code already.
-
-    >>> [code_of(label) for label in ("eng_Latn", "cmn_Hani", "ceb_Latn", "en", "ceb", "other")]
-    ['en', 'zh', 'ceb', 'en', 'ceb', 'other']
-    """
-    scripted = _SCRIPTED.fullmatch(label)
-    return _codes().get(scripted[1], scripted[1]) if scripted else label
-
-
-@cache
-def _codes() -> dict[str, str]:
-    return dict(pair.split(":") for pair in f"{_TWO_LETTERS} {_MEMBERS}".split())
 
 
 class LanguageLabels(Annotator):
@@ -116,7 +96,6 @@ class LanguageLabels(Annotator):
 
     def prepare(self, models: "Mapping[str, Artifact]") -> None:
         """Loads the model; raises InputError when it is missing, invalid, or lacks a label of `labels`."""
-
         self._model, known = _named(self.model) if self.model else _lid176()
         if unknown := sorted(set(self.labels) - set(known)):
             like = get_close_matches(unknown[0], known, n=3) or known[:3]
@@ -162,26 +141,6 @@ class LanguageLabels(Annotator):
         return [next(known) if any(map(str.isalpha, head)) else (UNDETERMINED, 0.0) for head in heads]
 
 
-def _lid176() -> tuple[Any, tuple[str, ...]]:
-    from tasks.filters.pretrained import model_file
-
-    return _loaded(str(model_file("lid.176.ftz")), 0)
-
-
-def _named(path: str) -> tuple[Any, tuple[str, ...]]:
-    return _loaded(path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0)
-
-
-@lru_cache(maxsize=2)
-def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
-    import fasttext
-
-    from tasks.filters.learned.fasttext import labels_of
-
-    labels = labels_of(path)
-    return fasttext.load_model(path), labels
-
-
 class Language(Filter):
     """Drops texts in other languages than those listed, and texts whose language is uncertain.
 
@@ -205,3 +164,38 @@ class Language(Filter):
         if self.keep:
             yield "language_other", ~np.isin(measured["label"].astype(str), self.keep)
         yield "language_unsure", measured["score"] < self.min_score
+
+
+def code_of(label: str) -> str:
+    """Returns this project's code for a model's label; a label of another form is a code already.
+
+    >>> [code_of(label) for label in ("eng_Latn", "cmn_Hani", "ceb_Latn", "en", "ceb", "other")]
+    ['en', 'zh', 'ceb', 'en', 'ceb', 'other']
+    """
+    scripted = _SCRIPTED.fullmatch(label)
+    return _codes().get(scripted[1], scripted[1]) if scripted else label
+
+
+@cache
+def _codes() -> dict[str, str]:
+    return dict(pair.split(":") for pair in f"{_TWO_LETTERS} {_MEMBERS}".split())
+
+
+def _lid176() -> tuple[Any, tuple[str, ...]]:
+    from tasks.filters.pretrained import model_file
+
+    return _loaded(str(model_file("lid.176.ftz")), 0)
+
+
+def _named(path: str) -> tuple[Any, tuple[str, ...]]:
+    return _loaded(path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0)
+
+
+@lru_cache(maxsize=2)
+def _loaded(path: str, changed: int) -> tuple[Any, tuple[str, ...]]:
+    import fasttext
+
+    from tasks.filters.learned.fasttext import labels_of
+
+    labels = labels_of(path)
+    return fasttext.load_model(path), labels

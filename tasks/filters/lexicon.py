@@ -1,9 +1,9 @@
 """Occurrences of a word list in a document: slurs, obscenities or any other list.
 
 The annotator reads a file that the user supplies (Sluice ships none), one word or phrase per line, blank lines and
-lines that begin with "#" left out; the filter limits count and share. Words are those of `tasks.formats.documents.text.words`, on
-both sides: case is ignored, "don't" is two words, and in scripts without spaces every letter is one, so that an
-entry there is a run of letters. A word inside another word does not match.
+lines that begin with "#" left out; the filter limits count and share. Words are those of
+`tasks.formats.documents.text.words`, on both sides: case is ignored, "don't" is two words, and in scripts without
+spaces every letter is one, so that an entry there is a run of letters. A word inside another word does not match.
 
 Sources: pages with any word of a list are dropped by C4, Raffel et al., arXiv 1910.10683, section 2.2; the count
 as a column, RedPajama-V2, Weber et al., arXiv 2411.12372. Dodge et al., arXiv 2104.08758, section 5, measured which

@@ -1,13 +1,11 @@
-"""Chunked array operations with 32-bit indices, to limit the memory of splits.
+"""Columns of text as arrays: splitting into lines and into chunks without white space, and chunked array operations.
+
+With NumPy on the bytes of a whole column at once: lists of Python strings would cost several times as much. White space
+is that of `str.isspace`.
 
 A document of 16 MB can contain sixteen million words or lines. NumPy returns and uses 64-bit indices, and each step of
 an expression allocates an array: eight or ten of those would exceed a worker's memory. All counts here are positions in
 a column of text, which Arrow addresses with 32 bits. A batch of ordinary size is one portion, without extra cost.
-
-Splitting of documents into lines and into chunks without white space, on the bytes of a whole column.
-
-With NumPy on all bytes at once: lists of Python strings would cost several times as much. White space is that of
-`str.isspace`.
 """
 
 from collections.abc import Iterator
@@ -21,6 +19,122 @@ from numpy.typing import NDArray
 PORTION = 1 << 20
 
 Kind = TypeVar("Kind", bound=np.generic)
+
+NEWLINE = ord("\n")
+_SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
+# First bytes of non-ASCII white space in UTF-8, and the bytes that follow, as one number.
+_WIDE = {
+    0xC2: (0x85, 0xA0),
+    0xE1: (0x9A80,),
+    0xE2: (*range(0x8080, 0x808B), 0x80A8, 0x80A9, 0x80AF, 0x819F),
+    0xE3: (0x8080,),
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of the chunks of several consecutive documents.
+
+    Attributes:
+        lines: int32 of shape (n_lines + 1,): where the stretches of each line begin.
+        documents: int32 of shape (n_documents + 1,): where the stretches of each document begin.
+        line_starts: int32 of shape (n_documents + 1,): where the lines of each document begin.
+    """
+
+    lines: NDArray[np.int32]
+    documents: NDArray[np.int32]
+    line_starts: NDArray[np.int32]
+
+
+def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
+    """Splits documents at white space; returns the chunks and their bounds."""
+    data, bounds = buffers(texts)
+    filled = ~_spaces(data)
+    first, last = _edges(filled, bounds)
+    starts, sizes = places(first), places(last)
+    sizes -= starts
+    sizes += 1
+    begins, line_starts = lines_of(data, bounds)
+    found = Bounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
+    del starts, begins
+    return strings(data[filled], sizes), found
+
+
+def lines_of(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Returns where lines begin, and the end of all; and which line of them is the first of each document, and n_lines.
+
+    A document of n line ends has n + 1 lines: one begins where the document does, and one behind each line end.
+    """
+    ends = places(data == NEWLINE)
+    firsts = insertions(ends, bounds)
+    firsts += np.arange(len(bounds), dtype=np.int32)
+    begins = np.empty(len(ends) + len(bounds), np.int32)
+    behind = np.ones(len(begins), np.bool_)
+    behind[firsts] = False
+    begins[firsts] = bounds
+    ends += 1
+    begins[behind] = ends
+    return begins, firsts
+
+
+def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Returns the UTF-8 bytes of all texts, and where each begins in them, shape (len(texts) + 1,)."""
+    _, offsets, data = texts.buffers()
+    if offsets is None:
+        return np.empty(0, np.uint8), np.zeros(1, np.int32)
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return content[bounds[0] : bounds[-1]], bounds - bounds[0]
+
+
+def size(texts: pa.StringArray) -> int:
+    """Returns the UTF-8 bytes of all texts together."""
+    _, offsets, _ = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
+    return int(bounds[texts.offset + len(texts)] - bounds[texts.offset])
+
+
+def strings(data: NDArray[np.uint8], sizes: NDArray[np.int32]) -> pa.StringArray:
+    """Returns consecutive strings of these sizes from the bytes."""
+    offsets = running_sums(sizes)
+    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
+
+
+def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns which bytes are the first of a stretch and which the last: at white space and the bounds of documents."""
+    first, last = filled.copy(), filled.copy()
+    change = filled[1:] != filled[:-1]
+    first[1:] &= change
+    last[:-1] &= change
+    # A bound inside a run of other bytes is the end of one stretch and the beginning of the next.
+    inside = bounds[bounds < len(filled)]
+    first[inside] = filled[inside]
+    inside = bounds[bounds > 0] - 1
+    last[inside] = filled[inside]
+    return first, last
+
+
+def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Returns which bytes belong to white space."""
+    space = _SPACE[data]
+    if not len(data) or data.max() < min(_WIDE):
+        return space
+    for part in portions(len(data)):
+        _add_wide(space, data, part)
+    return space
+
+
+def _add_wide(space: NDArray[np.bool_], data: NDArray[np.uint8], part: slice) -> None:
+    """Adds non-ASCII white space that begins in a part of the bytes."""
+    for first, endings in _WIDE.items():
+        at = part.start + np.flatnonzero(data[part] == first)
+        width = 3 if endings[0] > 0xFF else 2
+        follows = data[at + 1].astype(np.int32)
+        if width == 3:
+            follows = follows * 256 + data[at + 2]
+        found = at[np.isin(follows, endings)]
+        for byte in range(width):
+            space[found + byte] = True
 
 
 def portions(size: int, step: int | None = None) -> Iterator[slice]:
@@ -67,120 +181,3 @@ def running_sums(values: NDArray[Any]) -> NDArray[np.int32]:
     found = np.zeros(len(values) + 1, np.int32)
     np.cumsum(values, dtype=np.int32, out=found[1:])
     return found
-
-
-NEWLINE = ord("\n")
-_SPACE = np.array([byte < 0x80 and chr(byte).isspace() for byte in range(256)])
-# First bytes of non-ASCII white space in UTF-8, and the bytes that follow, as one number.
-_WIDE = {
-    0xC2: (0x85, 0xA0),
-    0xE1: (0x9A80,),
-    0xE2: (*range(0x8080, 0x808B), 0x80A8, 0x80A9, 0x80AF, 0x819F),
-    0xE3: (0x8080,),
-}
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Bounds of the chunks of several consecutive documents.
-
-    Attributes:
-        lines: int32 of shape (n_lines + 1,): where the stretches of each line begin.
-        documents: int32 of shape (n_documents + 1,): where the stretches of each document begin.
-        line_starts: int32 of shape (n_documents + 1,): where the lines of each document begin.
-    """
-
-    lines: NDArray[np.int32]
-    documents: NDArray[np.int32]
-    line_starts: NDArray[np.int32]
-
-
-def buffers(texts: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Returns the UTF-8 bytes of all texts, and where each begins in them, shape (len(texts) + 1,)."""
-    _, offsets, data = texts.buffers()
-    if offsets is None:
-        return np.empty(0, np.uint8), np.zeros(1, np.int32)
-    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return content[bounds[0] : bounds[-1]], bounds - bounds[0]
-
-
-def size(texts: pa.StringArray) -> int:
-    """Returns the UTF-8 bytes of all texts together."""
-    _, offsets, _ = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int32) if offsets is not None else np.zeros(1, np.int32)
-    return int(bounds[texts.offset + len(texts)] - bounds[texts.offset])
-
-
-def strings(data: NDArray[np.uint8], sizes: NDArray[np.int32]) -> pa.StringArray:
-    """Returns consecutive strings of these sizes from the bytes."""
-    offsets = running_sums(sizes)
-    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data)))
-
-
-def lines_of(data: NDArray[np.uint8], bounds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Returns where lines begin, and the end of all; and which line of them is the first of each document, and n_lines.
-
-    A document of n line ends has n + 1 lines: one begins where the document does, and one behind each line end.
-    """
-    ends = places(data == NEWLINE)
-    firsts = insertions(ends, bounds)
-    firsts += np.arange(len(bounds), dtype=np.int32)
-    begins = np.empty(len(ends) + len(bounds), np.int32)
-    behind = np.ones(len(begins), np.bool_)
-    behind[firsts] = False
-    begins[firsts] = bounds
-    ends += 1
-    begins[behind] = ends
-    return begins, firsts
-
-
-def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
-    """Splits documents at white space; returns the chunks and their bounds."""
-    data, bounds = buffers(texts)
-    filled = ~_spaces(data)
-    first, last = _edges(filled, bounds)
-    starts, sizes = places(first), places(last)
-    sizes -= starts
-    sizes += 1
-    begins, line_starts = lines_of(data, bounds)
-    found = Bounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
-    del starts, begins
-    return strings(data[filled], sizes), found
-
-
-def _edges(filled: NDArray[np.bool_], bounds: NDArray[np.int32]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Returns which bytes are the first of a stretch and which the last: at white space and the bounds of documents."""
-    first, last = filled.copy(), filled.copy()
-    change = filled[1:] != filled[:-1]
-    first[1:] &= change
-    last[:-1] &= change
-    # A bound inside a run of other bytes is the end of one stretch and the beginning of the next.
-    inside = bounds[bounds < len(filled)]
-    first[inside] = filled[inside]
-    inside = bounds[bounds > 0] - 1
-    last[inside] = filled[inside]
-    return first, last
-
-
-def _spaces(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Returns which bytes belong to white space."""
-    space = _SPACE[data]
-    if not len(data) or data.max() < min(_WIDE):
-        return space
-    for part in portions(len(data)):
-        _add_wide(space, data, part)
-    return space
-
-
-def _add_wide(space: NDArray[np.bool_], data: NDArray[np.uint8], part: slice) -> None:
-    """Adds non-ASCII white space that begins in a part of the bytes."""
-    for first, endings in _WIDE.items():
-        at = part.start + np.flatnonzero(data[part] == first)
-        width = 3 if endings[0] > 0xFF else 2
-        follows = data[at + 1].astype(np.int32)
-        if width == 3:
-            follows = follows * 256 + data[at + 2]
-        found = at[np.isin(follows, endings)]
-        for byte in range(width):
-            space[found + byte] = True

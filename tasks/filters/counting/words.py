@@ -1,10 +1,8 @@
-"""The words and punctuation marks of many documents as arrays.
+"""The words and punctuation marks of many documents as arrays, with the kind of each word.
 
 Every distinct chunk of text is split once per process (`tasks.filters.counting.english`) and every distinct word is
-classified once; a document then costs a look-up per chunk and sums over arrays. The tables are dropped when they have
-grown large; no result depends on them.
-
-Kinds of words: symbols only, without a letter, punctuation only, sentence end, stop word.
+classified once: symbols only, without a letter, punctuation only, sentence end, stop word. A document then costs a
+look-up per chunk and sums over arrays. The tables are dropped when they have grown large; no result depends on them.
 """
 
 import threading
@@ -22,6 +20,29 @@ from numpy.typing import NDArray
 
 from tasks.filters.counting.columns import Bounds, looked_up, places, portions, running_sums, size, stretches
 from tasks.filters.counting.english import pieces
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+"""Gopher's stop words (Rae et al., arXiv 2112.11446, A.1.1)."""
+
+# Properties of a word, as bits: made of typographical marks alone, without a letter, made of Unicode punctuation
+# alone, ends a sentence, one of STOP_WORDS. Most words have none of them.
+SYMBOL, NO_LETTER, MARK, ENDS, STOP = (1 << bit for bit in range(5))
+
+_PUNCTUATION = frozenset(char for char in map(chr, range(128)) if unicodedata.category(char).startswith("P"))
+
+# The tables are dropped before they contain more chunks, words or characters: 400 MB. For a document whose splits alone
+# take hundreds of megabytes the limit is half of that.
+_MAX_STRETCHES = 1_000_000
+_MAX_CHARS = 20_000_000
+_LARGE = 8_000_000
+# Distinct chunks of one batch, and their bytes, above which none is cached: 4 MB of prose have 90,000 of 1 MB.
+_MAX_NEW = 500_000
+_MAX_NEW_BYTES = 4_000_000
+# Chunks split together: as lists of words they cost many times the memory of word numbers.
+_AT_ONCE = 4096
+
+# Threads of a worker share the tables: one table per thread would need the memory of several workers.
+_one_at_a_time = threading.Lock()
 
 
 def _chars(ranges: str) -> frozenset[str]:
@@ -54,13 +75,6 @@ _SYMBOLS = SENTENCE_ENDS | frozenset(
     + "".join(map(chr, (*range(9), 11, 12, *range(13, 32), *range(127, 160))))
 )
 
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-"""Gopher's stop words (Rae et al., arXiv 2112.11446, A.1.1)."""
-
-# Properties of a word, as bits: made of typographical marks alone, without a letter, made of Unicode punctuation
-# alone, ends a sentence, one of STOP_WORDS. Most words have none of them.
-SYMBOL, NO_LETTER, MARK, ENDS, STOP = (1 << bit for bit in range(5))
-
 
 @dataclass(frozen=True)
 class Known:
@@ -75,52 +89,6 @@ class Known:
     lengths: NDArray[np.int32]
     bits: NDArray[np.uint8]
     stop: NDArray[np.int8]
-
-
-def joined(several: Sequence[Known]) -> Known:
-    """Concatenates the properties of several vocabularies."""
-    names = Known.__dataclass_fields__
-    return Known(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
-
-
-def look_at(words: Sequence[str]) -> Known:
-    """Returns the properties of each word."""
-    stops = {word: number for number, word in enumerate(STOP_WORDS)}
-    stop = np.fromiter(map(stops.get, words, repeat(-1)), np.int8, len(words))
-    bits = (stop >= 0).astype(np.uint8) * np.uint8(STOP)
-    plain = np.fromiter(map(str.isalpha, words), bool, len(words))
-    for place in np.flatnonzero(~plain).tolist():
-        bits[place] = _kind(words[place])
-    return Known(np.fromiter(map(len, words), np.int32, len(words)), bits, stop)
-
-
-def _kind(word: str) -> int:
-    """Returns the kinds of a word that is not made of letters alone."""
-    if word.isascii():
-        letter, mark = word.lower() != word.upper(), _PUNCTUATION.issuperset(word)
-    else:
-        letter = any(map(str.isalpha, word))
-        mark = all(unicodedata.category(char).startswith("P") for char in word)
-    bits = 0 if letter else NO_LETTER
-    if not letter and _SYMBOLS.issuperset(word):
-        bits |= SYMBOL
-    if mark:
-        bits |= MARK
-    return bits | ENDS if word in SPLIT_ENDS else bits
-
-
-_PUNCTUATION = frozenset(char for char in map(chr, range(128)) if unicodedata.category(char).startswith("P"))
-
-# The tables are dropped before they contain more chunks, words or characters: 400 MB. For a document whose splits alone
-# take hundreds of megabytes the limit is half of that.
-_MAX_STRETCHES = 1_000_000
-_MAX_CHARS = 20_000_000
-_LARGE = 8_000_000
-# Distinct chunks of one batch, and their bytes, above which none is cached: 4 MB of prose have 90,000 of 1 MB.
-_MAX_NEW = 500_000
-_MAX_NEW_BYTES = 4_000_000
-# Chunks split together: as lists of words they cost many times the memory of word numbers.
-_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -218,6 +186,12 @@ class Words:
         return found
 
 
+def split(texts: pa.StringArray) -> Words:
+    """Splits documents into words, with this process's tables."""
+    with _one_at_a_time:
+        return _vocabulary.split(texts)
+
+
 class Vocabulary:
     """All chunks and words that this process has seen."""
 
@@ -296,6 +270,38 @@ class _Apart:
     known: Known
 
 
+def joined(several: Sequence[Known]) -> Known:
+    """Concatenates the properties of several vocabularies."""
+    names = Known.__dataclass_fields__
+    return Known(*(np.concatenate([getattr(one, name) for one in several]) for name in names))
+
+
+def look_at(words: Sequence[str]) -> Known:
+    """Returns the properties of each word."""
+    stops = {word: number for number, word in enumerate(STOP_WORDS)}
+    stop = np.fromiter(map(stops.get, words, repeat(-1)), np.int8, len(words))
+    bits = (stop >= 0).astype(np.uint8) * np.uint8(STOP)
+    plain = np.fromiter(map(str.isalpha, words), bool, len(words))
+    for place in np.flatnonzero(~plain).tolist():
+        bits[place] = _kind(words[place])
+    return Known(np.fromiter(map(len, words), np.int32, len(words)), bits, stop)
+
+
+def _kind(word: str) -> int:
+    """Returns the kinds of a word that is not made of letters alone."""
+    if word.isascii():
+        letter, mark = word.lower() != word.upper(), _PUNCTUATION.issuperset(word)
+    else:
+        letter = any(map(str.isalpha, word))
+        mark = all(unicodedata.category(char).startswith("P") for char in word)
+    bits = 0 if letter else NO_LETTER
+    if not letter and _SYMBOLS.issuperset(word):
+        bits |= SYMBOL
+    if mark:
+        bits |= MARK
+    return bits | ENDS if word in SPLIT_ENDS else bits
+
+
 def _uncached(stretches: pa.StringArray) -> _Apart:
     """Splits chunks without the shared table: millions of distinct ones are not natural language.
 
@@ -348,11 +354,3 @@ def _words(bounds: Bounds, indices: NDArray[np.int32], table: _Apart) -> Words:
 
 
 _vocabulary = Vocabulary()
-# Threads of a worker share the tables: one table per thread would need the memory of several workers.
-_one_at_a_time = threading.Lock()
-
-
-def split(texts: pa.StringArray) -> Words:
-    """Splits documents into words, with this process's tables."""
-    with _one_at_a_time:
-        return _vocabulary.split(texts)

@@ -1,15 +1,12 @@
-"""fastText classifiers of the stage `train_classifiers`: loading and prediction.
+"""fastText models: those of the stage `train_classifiers`, and files of others, which are validated first.
 
 Reads a folder `<name>/` of an artifact of kind `classifiers`: the file that fastText wrote and `model.json`
 (`Meaning`), the description of its labels.
 
-Validation of an external fastText model file, before fastText loads it.
-
 fastText checks only the first bytes of a file: for a truncated one it silently uses zeros for the missing weights, or
-never returns. So the file's size is compared with its own header here, and its labels are read; for a million words in
-about a second.
-
-Source of the layout: fastText 0.9.2, `FastText::saveModel` and the `save` methods that it calls (version 12).
+never returns. So `labels_of` compares the file's size with its own header, and reads its labels; for a million words in
+about a second. Source of the layout: fastText 0.9.2, `FastText::saveModel` and the `save` methods that it calls
+(version 12).
 """
 
 import mmap
@@ -33,6 +30,9 @@ LABEL = "__label__"
 
 # Underscores separate words: a page with the word "__label__0" must not be able to give itself a label.
 _TOKEN = re.compile(r"[^\W_]+|[^\w\s\x00-\x1f\x7f]")
+
+_MAGIC, _VERSION, _SUPERVISED, _LABEL = 793712314, 12, 3, 1
+_PREFIX = b"__label__"
 
 
 class Meaning(Config):
@@ -121,10 +121,6 @@ def load(models: Mapping[str, Artifact], name: str, annotator: str) -> FastText:
 @lru_cache(maxsize=8)
 def _loaded(path: str, content: str, meaning: Meaning) -> FastText:
     return FastText(path, meaning)
-
-
-_MAGIC, _VERSION, _SUPERVISED, _LABEL = 793712314, 12, 3, 1
-_PREFIX = b"__label__"
 
 
 def labels_of(path: str) -> tuple[str, ...]:

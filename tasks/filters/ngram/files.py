@@ -1,20 +1,12 @@
-r"""Reads and writes ARPA files, the text format of back-off n-gram models that KenLM, SRILM and others share.
+r"""Files of n-gram models: ARPA files, KenLM's binary ones, those of the stage `train_perplexity`.
 
-The format: a head `\data\` with `ngram <n>=<count>`
+ARPA is the text format of back-off models that KenLM, SRILM and others share: a head `\data\` with `ngram <n>=<count>`
 lines, one section `\<n>-grams:` per order, `\end\`. The line of an n-gram has log10 of its probability, its words,
 and log10 of its back-off weight, which may be missing. Files may be compressed (.gz, .zst, .bz2). Source: SRILM's
 ngram-format(5); `<UNK>` is `<unk>` and a file without it gives unknown words -100, as in KenLM.
 
-Closure of a back-off model: adds the missing prefixes and suffixes of its n-grams.
-
-Programs that prune single n-grams leave out n-grams whose extensions exist, and a search order by order would stop
-there. The missing n-gram is added with the probability of the back-off recursion and the weight 1, so that no score
-changes; KenLM does the same.
-
-Loading of n-gram models: those of the stage, one per language, or a file that a recipe names.
-
-A file is an ARPA file, or a binary one of KenLM's, which needs the package `kenlm` (extra `kenlm`, a source package:
-pip needs a C++ compiler for it). Both give the same scores.
+A binary file of KenLM's needs the package `kenlm` (extra `kenlm`, a source package: pip needs a C++ compiler for it).
+All give the same scores.
 """
 
 import io
@@ -46,6 +38,98 @@ _MOST_ORDERS = 9
 _NO_UNKNOWN = -100.0
 _ZERO = -99.0  # ARPA's logarithm of zero, for files that write -inf
 
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
+
+ABOUT = "about.json"
+_ARPA = (".arpa", ".lm")
+
+
+class Scorer(Protocol):
+    """What gives texts their scores."""
+
+    def score(self, texts: Sequence[str]) -> Scores:
+        """Scores texts."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and the perplexities up to which a document is head and middle; None where not set."""
+
+    scorer: Scorer
+    cuts: tuple[float, float] | None
+
+
+def load_artifact(artifact: Artifact) -> dict[str, Loaded]:
+    """Opens the models of an artifact of kind `perplexity`, by language."""
+    languages = sorted(path.partition("/")[0] for path in artifact.files() if path.endswith(f"/{MODEL}"))
+    found = {}
+    for language in languages:
+        head, middle = json.loads(artifact.read(f"{language}/{ABOUT}"))["cuts"]
+        model = NgramModel.load(partial(_local, artifact, language))
+        found[language] = Loaded(model, (head, middle))
+    return found
+
+
+def load_file(path: str) -> Scorer:
+    """Opens a model file.
+
+    Raises:
+        InputError: it is not there, is damaged, or needs a package that is not installed.
+    """
+    plain = Path(path).with_suffix("") if codec_of(path) else Path(path)
+    if plain.suffix not in _ARPA:
+        return KenlmModel(path)
+    try:
+        return NgramModel.build(read_arpa(path))
+    except ValueError as error:
+        raise InputError(f"the ARPA file {path} is damaged: {error}", "make it anew") from None
+
+
+class KenlmModel:
+    """A model that KenLM reads."""
+
+    def __init__(self, path: str) -> None:
+        if not Path(path).is_file():
+            raise InputError(f"no model at {path}", "correct the path")
+        try:
+            kenlm = import_module("kenlm")
+        except ImportError:
+            raise InputError(
+                f"{path} is no ARPA file by its name (.arpa), and kenlm is not installed to read it as a binary one",
+                "pip install 'sluice[kenlm]' (needs a C++ compiler), or name the ARPA file it was made from",
+            ) from None
+        try:
+            self._model: Any = kenlm.Model(path)
+        except OSError as error:
+            raise InputError(f"kenlm cannot read {path} ({error})", "make it anew with build_binary") from None
+
+    def score(self, texts: Sequence[str]) -> Scores:
+        """Scores texts, word by word: KenLM's own sums are in float32, with errors of 1e-3 on long lines."""
+        rows = np.zeros((5, len(texts)))
+        for number, text in enumerate(texts):
+            for sentence in words(text):
+                found = list(self._model.full_scores(" ".join(sentence)))
+                unknown = [log10 for log10, _, unseen in found if unseen]
+                total = sum(log10 for log10, _, _ in found)
+                rows[:, number] += (total, len(sentence), 1, len(unknown), sum(unknown))
+        counts = rows[1:4].astype(np.int64)
+        return Scores(rows[0], counts[0], counts[1], counts[2], rows[4])
+
+
+def read_arpa(path: str) -> Ngrams:
+    """Reads a model, closed (`tasks.filters.ngram.arpa`).
+
+    Raises:
+        InputError: it is not one, or is damaged; names the line and the defect.
+    """
+    try:
+        with opened(path, codec_of(path)) as file:
+            return _Reader(path, file).read()
+    except (OSError, EOFError) as error:
+        raise InputError(
+            f"the ARPA file {path} cannot be read ({error})", "correct the path, or fetch it anew"
+        ) from None
+
 
 def write_arpa(ngrams: Ngrams, write: Callable[[bytes], object]) -> None:
     """Writes a model, piece by piece; numbers are the shortest that read back as the same float32."""
@@ -65,19 +149,49 @@ def write_arpa(ngrams: Ngrams, write: Callable[[bytes], object]) -> None:
     write(b"\n\\end\\\n")
 
 
-def read_arpa(path: str) -> Ngrams:
-    """Reads a model, closed (`tasks.filters.ngram.arpa`).
+def closed(ngrams: Ngrams) -> Ngrams:
+    """Returns the model with the missing prefixes and suffixes of its n-grams; they change no score.
 
-    Raises:
-        InputError: it is not one, or is damaged; names the line and the defect.
+    Programs that prune single n-grams leave out n-grams whose extensions exist, and a search order by order would stop
+    there. The missing n-gram is added with the probability of the back-off recursion and the weight 1, as KenLM does.
+
+    Args:
+        ngrams: the model; `ngrams.levels[0].rows` is the vocabulary in order.
     """
-    try:
-        with opened(path, codec_of(path)) as file:
-            return _Reader(path, file).read()
-    except (OSError, EOFError) as error:
-        raise InputError(
-            f"the ARPA file {path} cannot be read ({error})", "correct the path, or fetch it anew"
-        ) from None
+    levels = list(ngrams.levels)
+    holes: dict[int, NDArray[np.int32]] = {}
+    # From the highest order down, because an added n-gram may lack one of the order below.
+    for n in range(len(levels) - 1, 1, -1):
+        above = np.concatenate((levels[n].rows, holes.get(n, levels[n].rows[:0])))
+        needed = np.concatenate((above[:, :-1], above[:, 1:]))
+        absent = needed[~np.isin(_row_keys(needed), _row_keys(levels[n - 1].rows))]
+        if len(absent):
+            holes[n - 1] = np.unique(absent, axis=0)
+    for n in sorted(holes):
+        levels[n] = _filled(levels[n], holes[n], levels[n - 1])
+    return Ngrams(ngrams.words, levels)
+
+
+def _filled(level: Level, rows: NDArray[np.int32], below: Level) -> Level:
+    keys = _row_keys(below.rows)
+    order = np.argsort(keys)
+    context = order[np.searchsorted(keys, _row_keys(rows[:, :-1]), sorter=order)]
+    shorter = order[np.searchsorted(keys, _row_keys(rows[:, 1:]), sorter=order)]
+    prob = below.back[context] + below.prob[shorter]
+    return Level(
+        np.concatenate((level.rows, rows)),
+        np.concatenate((level.prob, prob)),
+        np.concatenate((level.back, np.zeros(len(rows), np.float32))),
+    )
+
+
+def _row_keys(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """Returns one number per n-gram; two of ten million are the same with a probability of 3e-6."""
+    keys = np.zeros(len(rows), np.uint64)
+    for place in range(rows.shape[1]):
+        mixed = (keys + rows[:, place].astype(np.uint64) + np.uint64(1)) * _MIXER
+        keys = mixed ^ (mixed >> np.uint64(29))
+    return keys
 
 
 class _Reader:
@@ -223,122 +337,5 @@ def _shown(line: bytes) -> str:
     return f'"{text[:80]}"' if text else "the end of the file"
 
 
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
-
-
-def closed(ngrams: Ngrams) -> Ngrams:
-    """Returns the model with its holes filled; `ngrams.levels[0].rows` must be the vocabulary in order."""
-    levels = list(ngrams.levels)
-    holes: dict[int, NDArray[np.int32]] = {}
-    # From the highest order down, because an added n-gram may lack one of the order below.
-    for n in range(len(levels) - 1, 1, -1):
-        above = np.concatenate((levels[n].rows, holes.get(n, levels[n].rows[:0])))
-        needed = np.concatenate((above[:, :-1], above[:, 1:]))
-        absent = needed[~np.isin(_row_keys(needed), _row_keys(levels[n - 1].rows))]
-        if len(absent):
-            holes[n - 1] = np.unique(absent, axis=0)
-    for n in sorted(holes):
-        levels[n] = _filled(levels[n], holes[n], levels[n - 1])
-    return Ngrams(ngrams.words, levels)
-
-
-def _filled(level: Level, rows: NDArray[np.int32], below: Level) -> Level:
-    keys = _row_keys(below.rows)
-    order = np.argsort(keys)
-    context = order[np.searchsorted(keys, _row_keys(rows[:, :-1]), sorter=order)]
-    shorter = order[np.searchsorted(keys, _row_keys(rows[:, 1:]), sorter=order)]
-    prob = below.back[context] + below.prob[shorter]
-    return Level(
-        np.concatenate((level.rows, rows)),
-        np.concatenate((level.prob, prob)),
-        np.concatenate((level.back, np.zeros(len(rows), np.float32))),
-    )
-
-
-def _row_keys(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """Returns one number per n-gram; two of ten million are the same with a probability of 3e-6."""
-    keys = np.zeros(len(rows), np.uint64)
-    for place in range(rows.shape[1]):
-        mixed = (keys + rows[:, place].astype(np.uint64) + np.uint64(1)) * _MIXER
-        keys = mixed ^ (mixed >> np.uint64(29))
-    return keys
-
-
-ABOUT = "about.json"
-_ARPA = (".arpa", ".lm")
-
-
-class Scorer(Protocol):
-    """What gives texts their scores."""
-
-    def score(self, texts: Sequence[str]) -> Scores:
-        """Scores texts."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model and the perplexities up to which a document is head and middle; None where not set."""
-
-    scorer: Scorer
-    cuts: tuple[float, float] | None
-
-
-def load_artifact(artifact: Artifact) -> dict[str, Loaded]:
-    """Opens the models of an artifact of kind `perplexity`, by language."""
-    languages = sorted(path.partition("/")[0] for path in artifact.files() if path.endswith(f"/{MODEL}"))
-    found = {}
-    for language in languages:
-        head, middle = json.loads(artifact.read(f"{language}/{ABOUT}"))["cuts"]
-        model = NgramModel.load(partial(_local, artifact, language))
-        found[language] = Loaded(model, (head, middle))
-    return found
-
-
 def _local(artifact: Artifact, folder: str, name: str) -> str:
     return artifact.local(f"{folder}/{name}")
-
-
-def load_file(path: str) -> Scorer:
-    """Opens a model file.
-
-    Raises:
-        InputError: it is not there, is damaged, or needs a package that is not installed.
-    """
-    plain = Path(path).with_suffix("") if codec_of(path) else Path(path)
-    if plain.suffix not in _ARPA:
-        return KenlmModel(path)
-    try:
-        return NgramModel.build(read_arpa(path))
-    except ValueError as error:
-        raise InputError(f"the ARPA file {path} is damaged: {error}", "make it anew") from None
-
-
-class KenlmModel:
-    """A model that KenLM reads."""
-
-    def __init__(self, path: str) -> None:
-        if not Path(path).is_file():
-            raise InputError(f"no model at {path}", "correct the path")
-        try:
-            kenlm = import_module("kenlm")
-        except ImportError:
-            raise InputError(
-                f"{path} is no ARPA file by its name (.arpa), and kenlm is not installed to read it as a binary one",
-                "pip install 'sluice[kenlm]' (needs a C++ compiler), or name the ARPA file it was made from",
-            ) from None
-        try:
-            self._model: Any = kenlm.Model(path)
-        except OSError as error:
-            raise InputError(f"kenlm cannot read {path} ({error})", "make it anew with build_binary") from None
-
-    def score(self, texts: Sequence[str]) -> Scores:
-        """Scores texts, word by word: KenLM's own sums are in float32, with errors of 1e-3 on long lines."""
-        rows = np.zeros((5, len(texts)))
-        for number, text in enumerate(texts):
-            for sentence in words(text):
-                found = list(self._model.full_scores(" ".join(sentence)))
-                unknown = [log10 for log10, _, unseen in found if unseen]
-                total = sum(log10 for log10, _, _ in found)
-                rows[:, number] += (total, len(sentence), 1, len(unknown), sum(unknown))
-        counts = rows[1:4].astype(np.int64)
-        return Scores(rows[0], counts[0], counts[1], counts[2], rows[4])

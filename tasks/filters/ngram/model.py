@@ -9,15 +9,6 @@ found, without collisions.
 
 The score of a word is the standard recursion of back-off models (the ARPA format's): log10 p(w | c) is the entry of
 "c w" if there is one, else the back-off weight of c (0 where c is no entry) plus log10 p(w | c without its first word).
-
-N-grams with their probabilities: the content of an ARPA file, the input of a model.
-
-A read-only hash table of n-grams in one memory-mapped array, with batched look-up.
-
-Open addressing with linear probing. Entries are placed in the order of their hash, so the same entries give the same
-bytes, and a search ends at the first larger hash. The hash is a bijection of the key, so there are no
-collisions: equal hash means equal key. At 16 bytes per slot and 5 slots for 3 entries a model takes 27 bytes per
-n-gram, about as KenLM's own hash tables (Heafield 2011, "KenLM: Faster and Smaller Language Model Queries").
 """
 
 import io
@@ -42,6 +33,67 @@ _FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
+UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
+
+MODEL = "model.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Level:
+    """The n-grams of one order.
+
+    Attributes:
+        rows: int32 of shape (m, n): the words of each, as indices into the vocabulary.
+        prob: float32 of shape (m,): log10 of the probability of the last word after the others.
+        back: float32 of shape (m,): log10 of the back-off weight as a context; 0 where it is none.
+    """
+
+    rows: NDArray[np.int32]
+    prob: NDArray[np.float32]
+    back: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Ngrams:
+    """A vocabulary and the n-grams of each order, from 1 up."""
+
+    words: list[str]
+    levels: list[Level]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of texts; every array has the shape (n_texts,).
+
+    Attributes:
+        log10: log10 of the probability of its sentences, each with its end.
+        words: words of the text.
+        sentences: its lines with at least one word.
+        unknown: words that are not in the model.
+        log10_unknown: their share of `log10`.
+    """
+
+    log10: NDArray[np.float64]
+    words: NDArray[np.int64]
+    sentences: NDArray[np.int64]
+    unknown: NDArray[np.int64]
+    log10_unknown: NDArray[np.float64]
+
+    @property
+    def perplexity(self) -> NDArray[np.float64]:
+        """10 ^ (-log10 / (words + sentences)): an end of sentence is predicted as a word is. Infinite without words."""
+        return _perplexity(self.log10, self.words + self.sentences)
+
+    @property
+    def perplexity_known(self) -> NDArray[np.float64]:
+        """The same without the unknown words, whose probability depends only on the size of the vocabulary."""
+        return _perplexity(self.log10 - self.log10_unknown, self.words + self.sentences - self.unknown)
+
+    def total(self) -> "Scores":
+        """Returns the scores of all texts as one."""
+        return Scores(*(getattr(self, name).sum(keepdims=True) for name in self.__dataclass_fields__))
+
 
 class Twice(Exception):
     """A key was given more than once; `index` is where, the second time."""
@@ -52,7 +104,12 @@ class Twice(Exception):
 
 
 class Table:
-    """Some keys with their values.
+    """Some keys with their values: a read-only hash table in one memory-mapped array, with batched look-up.
+
+    Open addressing with linear probing. Entries are placed in the order of their hash, so the same entries give the
+    same bytes, and a search ends at the first larger hash. The hash is a bijection of the key, so there are no
+    collisions: equal hash means equal key. At 16 bytes per slot and 5 slots for 3 entries a model takes 27 bytes per
+    n-gram, about as KenLM's own hash tables (Heafield 2011, "KenLM: Faster and Smaller Language Model Queries").
 
     Args:
         slots: array of ENTRY, as `build` makes it.
@@ -94,91 +151,6 @@ class Table:
             found[left] = now
             left = left[now["hash"] < hashes[left]]
         return slots, found["hash"] == hashes, found
-
-
-def _homes(entries: int) -> int:
-    return max(1, entries * 5 // 3)
-
-
-def _mixed(keys: Keys) -> Keys:
-    # Both steps can be undone, so different keys have different hashes; the second moves all bits into the upper half.
-    mixed: Keys = (keys ^ (keys >> _HALF)) * _FACTOR
-    return mixed
-
-
-def _home(hashes: Keys, entries: int) -> NDArray[np.int64]:
-    """Spreads hashes over the homes without changing their order."""
-    return (((hashes >> _HALF) * np.uint64(_homes(entries))) >> _HALF).astype(np.int64)
-
-
-UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
-
-
-@dataclass(frozen=True)
-class Level:
-    """The n-grams of one order.
-
-    Attributes:
-        rows: int32 of shape (m, n): the words of each, as indices into the vocabulary.
-        prob: float32 of shape (m,): log10 of the probability of the last word after the others.
-        back: float32 of shape (m,): log10 of the back-off weight as a context; 0 where it is none.
-    """
-
-    rows: NDArray[np.int32]
-    prob: NDArray[np.float32]
-    back: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Ngrams:
-    """A vocabulary and the n-grams of each order, from 1 up."""
-
-    words: list[str]
-    levels: list[Level]
-
-
-MODEL = "model.json"
-_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores of texts; every array has the shape (n_texts,).
-
-    Attributes:
-        log10: log10 of the probability of its sentences, each with its end.
-        words: words of the text.
-        sentences: its lines with at least one word.
-        unknown: words that are not in the model.
-        log10_unknown: their share of `log10`.
-    """
-
-    log10: NDArray[np.float64]
-    words: NDArray[np.int64]
-    sentences: NDArray[np.int64]
-    unknown: NDArray[np.int64]
-    log10_unknown: NDArray[np.float64]
-
-    @property
-    def perplexity(self) -> NDArray[np.float64]:
-        """10 ^ (-log10 / (words + sentences)): an end of sentence is predicted as a word is. Infinite without words."""
-        return _perplexity(self.log10, self.words + self.sentences)
-
-    @property
-    def perplexity_known(self) -> NDArray[np.float64]:
-        """The same without the unknown words, whose probability depends only on the size of the vocabulary."""
-        return _perplexity(self.log10 - self.log10_unknown, self.words + self.sentences - self.unknown)
-
-    def total(self) -> "Scores":
-        """Returns the scores of all texts as one."""
-        return Scores(*(getattr(self, name).sum(keepdims=True) for name in self.__dataclass_fields__))
-
-
-def _perplexity(log10: NDArray[np.float64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
-    mean = np.divide(-log10, predicted, out=np.full(len(log10), np.inf), where=predicted > 0)
-    # Values beyond float32 are infinite.
-    perplexity: NDArray[np.float64] = np.where(np.isfinite(mean), 10.0 ** np.minimum(mean, 38.0), np.inf)
-    return perplexity
 
 
 class NgramModel:
@@ -315,6 +287,28 @@ class NgramModel:
             places = np.flatnonzero(ends[:-1] & ends[1:]) + 1
         log10[~predicted] = 0.0
         return log10
+
+
+def _perplexity(log10: NDArray[np.float64], predicted: NDArray[np.int64]) -> NDArray[np.float64]:
+    mean = np.divide(-log10, predicted, out=np.full(len(log10), np.inf), where=predicted > 0)
+    # Values beyond float32 are infinite.
+    perplexity: NDArray[np.float64] = np.where(np.isfinite(mean), 10.0 ** np.minimum(mean, 38.0), np.inf)
+    return perplexity
+
+
+def _homes(entries: int) -> int:
+    return max(1, entries * 5 // 3)
+
+
+def _mixed(keys: Keys) -> Keys:
+    # Both steps can be undone, so different keys have different hashes; the second moves all bits into the upper half.
+    mixed: Keys = (keys ^ (keys >> _HALF)) * _FACTOR
+    return mixed
+
+
+def _home(hashes: Keys, entries: int) -> NDArray[np.int64]:
+    """Spreads hashes over the homes without changing their order."""
+    return (((hashes >> _HALF) * np.uint64(_homes(entries))) >> _HALF).astype(np.int64)
 
 
 def _keys(context: NDArray[np.int64], word: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -174,7 +174,7 @@ def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, mos
     drawn = (" ".join(draw.choices(some, k=400)) for _ in range(3))
     texts = [*TEXTS, *drawn, "a\n" * 200, ")" * 300 + " a b" * 90, "a\u00a0b\u3000\n" * 99, "\n" * 50]
     whole = {name: annotator(name, {}).annotate(Batch(texts)) for name in RULES}
-    small = {"portions.PORTION": 7, "words._AT_ONCE": 3, "ngrams._STEPS_AT_ONCE": 5, "ngrams._KEYS_AT_ONCE": 11}
+    small = {"columns.PORTION": 7, "words._AT_ONCE": 3, "ngrams._STEPS_AT_ONCE": 5, "ngrams._KEYS_AT_ONCE": 11}
     for where, size in {**small, "words._MAX_NEW": most}.items():
         monkeypatch.setattr(f"tasks.filters.counting.{where}", size)
     monkeypatch.setattr("tasks.filters.counting.words._vocabulary", Vocabulary())
