@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tasks.trainer.compression_config import Bf16Compression, PowerSgdCompression
+from tasks.trainer.config import Bf16Compression, PowerSgdCompression
 
 
 class Bf16Sum:

@@ -8,6 +8,10 @@ unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 
 8e-3, 38 % with two layers of 160.
 
 What a fine-tuning changes of a model, and by which loss. Imports pydantic only.
+
+Settings of how gradients are sent between ranks.
+
+Imports pydantic only, so that the Airflow dag-processor can load it.
 """
 
 import re
@@ -17,9 +21,23 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
-from tasks.trainer.compression_config import Bf16Compression, PowerSgdCompression
 from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.rope_config import LinearRope, Llama3Rope, YarnRope
+
+
+class Bf16Compression(Config):
+    """Gradients are sent in bf16 and added in fp32: half of the bytes."""
+
+    kind: Literal["bf16"]
+
+
+class PowerSgdCompression(Config):
+    """Matrices of the gradient are sent as products of two narrow ones: PowerSGD."""
+
+    kind: Literal["powersgd"]
+    rank: int = Field(default=4, ge=1)
+    """Columns of the two: (rows + columns) x rank numbers are sent for rows x columns."""
+
 
 Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
 TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
