@@ -8,7 +8,7 @@ string counts as the number.
 
 import json
 
-from tasks.formats.robots.pattern import Pattern, equal, path_of, split
+from tasks.formats.web.robots import Pattern, equal, path_of, split
 
 TDMREP = "/.well-known/tdmrep.json"
 _STATED = ("tdm-reservation", "tdm-policy")
