@@ -30,8 +30,16 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.tokens.shard import TRAIN
 from tasks.formats.tokens.shard_set import ShardSet
-from tasks.stages.evaluate.heldout_report import Curve, curve_of, draw_heldout, heldout_table
-from tasks.stages.evaluate.reports import draw_tasks, learned, task_metrics, task_table
+from tasks.stages.evaluate.reports import (
+    Curve,
+    curve_of,
+    draw_heldout,
+    draw_tasks,
+    heldout_table,
+    learned,
+    task_metrics,
+    task_table,
+)
 from tasks.stages.evaluate.seeds import contents, spread
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.data.heldout import Heldout, of_sources
