@@ -16,8 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from tasks.trainer.config import ModelConfig
-from tasks.trainer.rope_config import Llama3Rope, YarnRope
+from tasks.trainer.config import Llama3Rope, ModelConfig, YarnRope
 
 
 def rotary(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import ModelConfig, YarnRope
 from tasks.trainer.decoding import Decoding
 from tasks.trainer.generate import Sampling, continuation
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.rope_config import YarnRope
 
 EOS, VOCABULARY, CONTEXT = 0, 50, 24
 SHAPES = {
