@@ -117,7 +117,7 @@ class KenlmModel:
 
 
 def read_arpa(path: str) -> Ngrams:
-    """Reads a model, closed (`tasks.filters.ngram.arpa`).
+    """Reads a model and adds the n-grams that it lacks (`closed`).
 
     Raises:
         InputError: it is not one, or is damaged; names the line and the defect.
