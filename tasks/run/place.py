@@ -13,8 +13,7 @@ from pydantic import Field, field_validator
 from tasks.core.config import Config, nearest
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
-from tasks.trainer.place import CHECK_EVERY, Layout
-from tasks.trainer.place_config import CheckpointLocations, PreemptionNotice
+from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice
 
 P = TypeVar("P", bound=Config)
 

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from tasks.core.config import Config
 from tasks.core.errors import RecipeError
-from tasks.trainer.place import CHECK_EVERY, Layout
-from tasks.trainer.place_config import CheckpointLocations, PreemptionNotice
+from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice
 
 RANKS, LAYOUT, CHECK = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
 """Ranks per node, a Layout as JSON where the place has one, and steps between two checks."""

@@ -18,7 +18,7 @@ from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import committed, committed_lines, install
 from tasks.trainer.milestones import FOLDERS, lines_of
-from tasks.trainer.place_config import Copies
+from tasks.trainer.place import Copies
 
 
 class CopyLocation:

@@ -26,7 +26,7 @@ from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.logs import METRICS, proven_steps
 from tasks.trainer.milestones import publish_milestones
-from tasks.trainer.place_config import CheckpointLocations
+from tasks.trainer.place import CheckpointLocations
 
 log = logging.getLogger("sluice.train")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from tasks.trainer.place_config import PreemptionNotice
+from tasks.trainer.place import PreemptionNotice
 
 log = logging.getLogger(__name__)
 

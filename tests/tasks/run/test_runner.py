@@ -34,10 +34,11 @@ from tasks.trainer.environment import (
     preemption_here,
     ranks_here,
 )
-from tasks.trainer.place import CHECK_EVERY, Layout
-from tasks.trainer.place_config import (
+from tasks.trainer.place import (
+    CHECK_EVERY,
     CheckpointLocations,
     CopyFolder,
+    Layout,
     PreemptionNotice,
 )
 from tests.corpora import tokens_in

@@ -23,8 +23,7 @@ from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
-from tasks.trainer.place import Layout
-from tasks.trainer.place_config import PreemptionNotice
+from tasks.trainer.place import Layout, PreemptionNotice
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in

@@ -26,7 +26,7 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.environment import CHECKPOINTS
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.logs import METRICS, read_metrics
-from tasks.trainer.place_config import CheckpointLocations, Copies, CopyFolder
+from tasks.trainer.place import CheckpointLocations, Copies, CopyFolder
 from tests.corpora import Made
 from tests.tasks.trainer.gangs import contents
 from tests.tasks.trainer.small_run import small_config

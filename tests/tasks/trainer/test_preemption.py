@@ -17,7 +17,7 @@ from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.launcher import training_command
 from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
 from tasks.trainer.logs import METRICS, last_step, read_metrics
-from tasks.trainer.place_config import PreemptionNotice
+from tasks.trainer.place import PreemptionNotice
 from tests.corpora import Made
 from tests.tasks.trainer.metadata_server import MetadataServer, metadata_server
 from tests.tasks.trainer.small_run import small_config, small_spec
