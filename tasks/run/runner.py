@@ -26,7 +26,13 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
-from tasks.trainer.environment import CHECK, CHECKPOINTS, LAYOUT, PREEMPTION, RANKS
+from tasks.trainer.environment import (
+    CHECK_VARIABLE,
+    CHECKPOINTS_VARIABLE,
+    LAYOUT_VARIABLE,
+    PREEMPTION_VARIABLE,
+    RANKS_VARIABLE,
+)
 
 log = logging.getLogger("sluice.runner")
 
@@ -154,8 +160,12 @@ def training_environment(place: TrainPlace) -> Iterator[None]:
 
     Only while the stage runs: the next recipe of this process may have another place.
     """
-    settings = {LAYOUT: place.layout, CHECKPOINTS: all_filled(place.checkpoints), PREEMPTION: place.preemption}
-    wanted = {RANKS: str(place.nproc), CHECK: str(place.check_every)}
+    settings = {
+        LAYOUT_VARIABLE: place.layout,
+        CHECKPOINTS_VARIABLE: all_filled(place.checkpoints),
+        PREEMPTION_VARIABLE: place.preemption,
+    }
+    wanted = {RANKS_VARIABLE: str(place.nproc), CHECK_VARIABLE: str(place.check_every)}
     wanted |= {name: setting.model_dump_json() for name, setting in settings.items() if setting}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)

@@ -10,9 +10,9 @@ from tasks.core.config import Config
 from tasks.core.errors import RecipeError
 from tasks.trainer.place import CHECK_EVERY, CheckpointLocations, Layout, PreemptionNotice
 
-RANKS, LAYOUT, CHECK = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
+RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
 """Ranks per node, a Layout as JSON where the place has one, and steps between two checks."""
-CHECKPOINTS, PREEMPTION = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
+CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
 """CheckpointLocations and PreemptionNotice as JSON, where the place has them."""
 
 C = TypeVar("C", bound=Config)
@@ -20,7 +20,7 @@ C = TypeVar("C", bound=Config)
 
 def ranks_here() -> int:
     """Returns the number of ranks per node; raises RecipeError where it is no number."""
-    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS) or "1"
+    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS_VARIABLE) or "1"
     if not configured.isdecimal() or int(configured) < 1:
         raise RecipeError(
             f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
@@ -30,22 +30,22 @@ def ranks_here() -> int:
 
 def layout_here() -> Layout | None:
     """Returns the layout; None: each rank has all of the model."""
-    return _configured(Layout, LAYOUT)
+    return _configured(Layout, LAYOUT_VARIABLE)
 
 
 def check_every_here() -> int:
     """Returns the steps between two checks of the ranks."""
-    return int(os.environ.get(CHECK) or CHECK_EVERY)
+    return int(os.environ.get(CHECK_VARIABLE) or CHECK_EVERY)
 
 
 def checkpoints_here() -> CheckpointLocations:
     """Returns the locations of checkpoints."""
-    return _configured(CheckpointLocations, CHECKPOINTS) or CheckpointLocations()
+    return _configured(CheckpointLocations, CHECKPOINTS_VARIABLE) or CheckpointLocations()
 
 
 def preemption_here() -> PreemptionNotice | None:
     """Returns who announces a preemption; None: there is no notice."""
-    return _configured(PreemptionNotice, PREEMPTION)
+    return _configured(PreemptionNotice, PREEMPTION_VARIABLE)
 
 
 def _configured(kind: type[C], name: str) -> C | None:

@@ -24,10 +24,10 @@ from tasks.stages.crawl.rank import RANKS
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import Known
 from tasks.trainer.environment import (
-    CHECK,
-    CHECKPOINTS,
-    LAYOUT,
-    PREEMPTION,
+    CHECK_VARIABLE,
+    CHECKPOINTS_VARIABLE,
+    LAYOUT_VARIABLE,
+    PREEMPTION_VARIABLE,
     check_every_here,
     checkpoints_here,
     layout_here,
@@ -220,7 +220,10 @@ def test_a_stage_gets_the_place_of_training_of_its_own_recipe_and_leaves_none_be
             run_stage(placed(recipe, place), "inject")
     folder = CopyFolder(path="/mnt/nvme/checkpoints", every=500)
     assert seen == [(2, None, CHECK_EVERY, None, None), (3, layout, 7, folder, notice)]
-    assert not {"SLUICE_NPROC", LAYOUT, CHECK, CHECKPOINTS, PREEMPTION} & os.environ.keys()
+    assert (
+        not {"SLUICE_NPROC", LAYOUT_VARIABLE, CHECK_VARIABLE, CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE}
+        & os.environ.keys()
+    )
     monkeypatch.setenv("SLUICE_NPROC", "5")  # as a pod sets it
     with pytest.raises(InputError, match="enough"):
         run_stage(recipe, "inject")

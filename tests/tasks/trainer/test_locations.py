@@ -23,7 +23,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints import recovery as recovery_module
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.environment import CHECKPOINTS
+from tasks.trainer.environment import CHECKPOINTS_VARIABLE
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.place import CheckpointLocations, Copies, CopyFolder
@@ -330,7 +330,7 @@ def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_on
     config: TrainConfig = small_config(steps=240, checkpoint_every=5)
     scratch, away = Path(output_in(remote).scratch), tmp_path / "unmounted"
     settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=Copies(every=10_000), keep_every=15)
-    monkeypatch.setenv(CHECKPOINTS, settings.model_dump_json())
+    monkeypatch.setenv(CHECKPOINTS_VARIABLE, settings.model_dump_json())
     reached: list[int] = []
 
     class Story(Fate):
@@ -353,6 +353,6 @@ def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_on
     moved = train(made, remote, config)
     assert moved.record.metrics["alerts/checkpoint"] == 1
     assert [path for path in folder.rglob("*") if path.is_file()] == []
-    monkeypatch.delenv(CHECKPOINTS)
+    monkeypatch.delenv(CHECKPOINTS_VARIABLE)
     assert contents(moved) == contents(train(made, Store(str(tmp_path / "stayed")), config))
     assert json.loads(moved.read("run.json"))["steps"] == 240

@@ -12,7 +12,7 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import StoppedError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.environment import PREEMPTION
+from tasks.trainer.environment import PREEMPTION_VARIABLE
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.launcher import training_command
 from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
@@ -44,7 +44,7 @@ def test_a_run_of_the_stage_saves_and_ends_as_after_sigterm(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store, config = Store(str(tmp_path)), small_config(steps=2000, checkpoint_every=2000)
-    monkeypatch.setenv(PREEMPTION, settings(server, "aws"))
+    monkeypatch.setenv(PREEMPTION_VARIABLE, settings(server, "aws"))
 
     def preempt() -> None:
         server.preempted = True
@@ -69,7 +69,7 @@ def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer
     path = tmp_path / "given.json"
     path.write_text(canonical_json(spec))
     # A proxy that does not exist: requests are direct.
-    environment = {**os.environ, PREEMPTION: settings(server, "gcp"), "http_proxy": "http://127.0.0.1:9"}
+    environment = {**os.environ, PREEMPTION_VARIABLE: settings(server, "gcp"), "http_proxy": "http://127.0.0.1:9"}
     agent = subprocess.Popen(training_command(str(path), 2), stdin=subprocess.DEVNULL, env=environment)
     until(lambda: last_step(tmp_path / METRICS) > 3)
     assert agent.poll() is None
@@ -85,7 +85,7 @@ def test_the_agent_of_two_ranks_ends_with_143(made: Made, server: MetadataServer
 def test_a_node_that_is_preempted_takes_the_gang_along_with_a_checkpoint(
     made: Made, server: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PREEMPTION, settings(server, "gcp"))
+    monkeypatch.setenv(PREEMPTION_VARIABLE, settings(server, "gcp"))
     nodes = agents(made, tmp_path, ENDLESS, ENDLESS)
     until(lambda: last_step(tmp_path / "0" / METRICS) > 3)
     server.preempted = True

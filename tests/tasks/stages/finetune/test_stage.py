@@ -16,7 +16,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.run.tuned_trace import trace_tuned
 from tasks.trainer.config import LoraConfig
-from tasks.trainer.environment import LAYOUT
+from tasks.trainer.environment import LAYOUT_VARIABLE
 from tasks.trainer.model import model_file
 from tasks.trainer.place import Layout
 from tasks.trainer.tuning.config import FinetuneConfig
@@ -91,7 +91,7 @@ def test_the_other_kind_of_examples_is_refused(base: Artifact, examples: Make, t
 def test_a_place_that_shares_the_model_is_refused_before_anything_is_made(
     base: Artifact, examples: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(LAYOUT, Layout(shard=2).model_dump_json())
+    monkeypatch.setenv(LAYOUT_VARIABLE, Layout(shard=2).model_dump_json())
     with pytest.raises(RecipeError, match=r"place\.train\.layout\.shard: 2: .* on each rank of one node"):
         tune(tmp_path / "refused", base, examples(INSTRUCTIONS), config())
     assert not list((tmp_path / "refused").rglob("*.json"))

@@ -12,7 +12,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.environment import LAYOUT, RANKS
+from tasks.trainer.environment import LAYOUT_VARIABLE, RANKS_VARIABLE
 from tasks.trainer.model import model_file
 from tasks.trainer.place import Layout
 from tests.conftest import run_stage_in
@@ -36,8 +36,8 @@ def curve(artifact: Artifact) -> np.ndarray:
 
 def place(monkeypatch: pytest.MonkeyPatch, **layout: int) -> None:
     made = Layout.model_validate(layout)
-    monkeypatch.setenv(LAYOUT, made.model_dump_json())
-    monkeypatch.setenv(RANKS, str(made.ranks))
+    monkeypatch.setenv(LAYOUT_VARIABLE, made.model_dump_json())
+    monkeypatch.setenv(RANKS_VARIABLE, str(made.ranks))
 
 
 @pytest.mark.soak
@@ -82,6 +82,6 @@ def test_a_layout_with_other_ranks_than_the_place_is_refused(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, shard=2)
-    monkeypatch.setenv(RANKS, "3")
+    monkeypatch.setenv(RANKS_VARIABLE, "3")
     with pytest.raises(RecipeError, match="2 ranks per node"):
         train(made, tmp_path, CONFIG)
