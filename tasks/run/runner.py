@@ -26,7 +26,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe, outbox
 from tasks.run.tracking.run import StageRun
-from tasks.trainer.environment import (
+from tasks.trainer.place import (
     CHECK_VARIABLE,
     CHECKPOINTS_VARIABLE,
     LAYOUT_VARIABLE,

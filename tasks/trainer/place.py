@@ -7,13 +7,19 @@ Settings of a training run that belong to its place: where checkpoints are kept,
 
 Imports pydantic only, so that the Airflow dag-processor can load it. Nothing here affects the result of a run. The
 settings reach the processes of a run by its environment (`environment`).
+
+What the place of a process configures for training: ranks, layout, checks, locations of checkpoints, preemption.
+
+The settings reach a stage, and the processes of its run, by environment variables; none of them affects a result.
 """
 
-from typing import Literal
+import os
+from typing import Literal, TypeVar
 
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config, absolute
+from tasks.core.errors import RecipeError
 
 CHECK_EVERY = 200
 """Steps between two checks of the ranks' shares of the gradient, where the place says nothing else."""
@@ -110,3 +116,46 @@ class PreemptionNotice(Config):
     """Of the metadata server, such as http://[fd00:ec2::254]; empty: the provider's usual one."""
     poll_s: float = Field(default=5.0, gt=0)
     """Seconds between two requests."""
+
+
+RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
+"""Ranks per node, a Layout as JSON where the place has one, and steps between two checks."""
+CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
+"""CheckpointLocations and PreemptionNotice as JSON, where the place has them."""
+
+C = TypeVar("C", bound=Config)
+
+
+def ranks_here() -> int:
+    """Returns the number of ranks per node; raises RecipeError where it is no number."""
+    configured = os.environ.get("PET_NPROC_PER_NODE") or os.environ.get(RANKS_VARIABLE) or "1"
+    if not configured.isdecimal() or int(configured) < 1:
+        raise RecipeError(
+            f'"{configured}" is not a number of ranks', "set [place.train] nproc, or PET_NPROC_PER_NODE of the pod"
+        )
+    return int(configured)
+
+
+def layout_here() -> Layout | None:
+    """Returns the layout; None: each rank has all of the model."""
+    return _configured(Layout, LAYOUT_VARIABLE)
+
+
+def check_every_here() -> int:
+    """Returns the steps between two checks of the ranks."""
+    return int(os.environ.get(CHECK_VARIABLE) or CHECK_EVERY)
+
+
+def checkpoints_here() -> CheckpointLocations:
+    """Returns the locations of checkpoints."""
+    return _configured(CheckpointLocations, CHECKPOINTS_VARIABLE) or CheckpointLocations()
+
+
+def preemption_here() -> PreemptionNotice | None:
+    """Returns who announces a preemption; None: there is no notice."""
+    return _configured(PreemptionNotice, PREEMPTION_VARIABLE)
+
+
+def _configured(kind: type[C], name: str) -> C | None:
+    text = os.environ.get(name)
+    return kind.model_validate_json(text) if text else None

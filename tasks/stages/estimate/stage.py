@@ -14,9 +14,9 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import SUMMARY
-from tasks.trainer.environment import layout_here, ranks_here
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.place import layout_here, ranks_here
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.measured import Measured

@@ -27,12 +27,12 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
-from tasks.trainer.environment import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.model.initial import MERGED
+from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.place import beyond
 from tasks.trainer.tuning.spec import tuning_spec

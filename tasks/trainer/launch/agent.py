@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.environment import preemption_here
 from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.launch import preemption
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, last_step
 from tasks.trainer.parent_watch import end_with_parent
+from tasks.trainer.place import preemption_here
 
 MAX_RESTARTS = 5
 """How many crashes are followed by a restart of all ranks; after that the agent returns the exit code."""

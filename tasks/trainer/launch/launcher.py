@@ -27,12 +27,11 @@ from tasks.core.errors import (
     TransientError,
 )
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.environment import ranks_here
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.parent_watch import PARENT_PIPE
-from tasks.trainer.place import Layout
+from tasks.trainer.place import Layout, ranks_here
 
 log = logging.getLogger("sluice.train")
 

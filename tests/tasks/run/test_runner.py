@@ -23,23 +23,21 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.rank import RANKS
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.crawldb import Known
-from tasks.trainer.environment import (
+from tasks.trainer.place import (
+    CHECK_EVERY,
     CHECK_VARIABLE,
     CHECKPOINTS_VARIABLE,
     LAYOUT_VARIABLE,
     PREEMPTION_VARIABLE,
+    CheckpointLocations,
+    CopyFolder,
+    Layout,
+    PreemptionNotice,
     check_every_here,
     checkpoints_here,
     layout_here,
     preemption_here,
     ranks_here,
-)
-from tasks.trainer.place import (
-    CHECK_EVERY,
-    CheckpointLocations,
-    CopyFolder,
-    Layout,
-    PreemptionNotice,
 )
 from tests.corpora import tokens_in
 

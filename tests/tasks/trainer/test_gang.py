@@ -17,13 +17,12 @@ from tasks.run.runner import join_stage, run_stage
 from tasks.run.shell import main
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import FOLDER
-from tasks.trainer.environment import checkpoints_here, layout_here, preemption_here
 from tasks.trainer.launch.gang import ADDRESS, NODE, NODES, PORT, Gang, node_of
 from tasks.trainer.launch.gang_agent import decisive_code
 from tasks.trainer.launch.launcher import explain, train_local, training_command
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Trainer
-from tasks.trainer.place import Layout, PreemptionNotice
+from tasks.trainer.place import Layout, PreemptionNotice, checkpoints_here, layout_here, preemption_here
 from tests.corpora import Made
 from tests.s3_server import S3Server
 from tests.tasks.trainer.gangs import contents, ended, free_port, gang, pod, recipe_of, store_with, trained_in

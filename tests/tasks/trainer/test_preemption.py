@@ -12,12 +12,11 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import StoppedError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.environment import PREEMPTION_VARIABLE
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.launcher import training_command
 from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
 from tasks.trainer.logs import METRICS, last_step, read_metrics
-from tasks.trainer.place import PreemptionNotice
+from tasks.trainer.place import PREEMPTION_VARIABLE, PreemptionNotice
 from tests.corpora import Made
 from tests.tasks.trainer.metadata_server import MetadataServer, metadata_server
 from tests.tasks.trainer.small_run import small_config, small_spec

@@ -16,9 +16,8 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.run.tuned_trace import trace_tuned
 from tasks.trainer.config import LoraConfig
-from tasks.trainer.environment import LAYOUT_VARIABLE
 from tasks.trainer.model import model_file
-from tasks.trainer.place import Layout
+from tasks.trainer.place import LAYOUT_VARIABLE, Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.examples import ExampleBatches
 from tasks.trainer.tuning.spec import tuning_spec

@@ -12,9 +12,8 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.environment import LAYOUT_VARIABLE, RANKS_VARIABLE
 from tasks.trainer.model import model_file
-from tasks.trainer.place import Layout
+from tasks.trainer.place import LAYOUT_VARIABLE, RANKS_VARIABLE, Layout
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.train.test_stage import STAGE, kill_when, train
