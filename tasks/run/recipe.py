@@ -44,8 +44,7 @@ from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.tuning.config import FinetuneConfig
-from tasks.trainer.tuning.place import beyond
+from tasks.trainer.tuning.config import FinetuneConfig, beyond
 
 RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
 

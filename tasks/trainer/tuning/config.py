@@ -1,12 +1,17 @@
-"""Settings of the stage `finetune`. Imports pydantic only, for the Airflow dag-processor."""
+"""Settings of the stage `finetune`. Imports pydantic only, for the Airflow dag-processor.
+
+What a fine-tuning can use of a place: one node, whose ranks have the whole model each. Imports pydantic only.
+"""
 
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.config import Config
 from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -70,3 +75,24 @@ class FinetuneConfig(Config):
         same = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
         values = {name: getattr(self, name) for name in (*same, "milestones")}
         return TrainConfig(model=model, init_seed=self.seed, **values)
+
+
+_REMEDY = (
+    "a fine-tuning has all of the model on each rank of one node: leave it out, or fine-tune in a recipe without it"
+)
+
+
+def beyond(layout: Layout | None, nodes: int) -> Iterator[str]:
+    """Yields what a place asks for that a fine-tuning does not have, as "setting: why: what to do".
+
+    Args:
+        layout: of the place; None: it names none.
+        nodes: nodes of a run.
+    """
+    if nodes > 1:
+        yield f"place.kubernetes.nodes: {nodes} nodes: {_REMEDY}"
+    given = layout.model_dump() if layout else {}
+    usual = Layout().model_dump() | {name: given.get(name) for name in ("replicate", "zero", "schedule", "chunks")}
+    for name, value in given.items():
+        if value != usual[name]:
+            yield f"place.train.layout.{name}: {value}: {_REMEDY}"
