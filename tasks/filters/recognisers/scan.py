@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tasks.filters.recognisers import email_address, numbers, phone, postal_address
-from tasks.filters.recognisers.folding import fold
-from tasks.filters.recognisers.places import GAPS, Places, look
+from tasks.filters.recognisers.folding import GAPS, Places, fold, look
 from tasks.filters.recognisers.span import Span, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")

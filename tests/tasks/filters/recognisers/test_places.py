@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers import email_address, folding
-from tasks.filters.recognisers.places import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_MARKS, Places, look
+from tasks.filters.recognisers.folding import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_MARKS, Places, look
 from tasks.filters.recognisers.postal_address import HOUSES
 from tasks.filters.recognisers.scan import _NUMBERS, _number_places
 

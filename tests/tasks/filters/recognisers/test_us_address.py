@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.filters.recognisers.places import look
+from tasks.filters.recognisers.folding import look
 from tasks.filters.recognisers.postal_address import _AMERICAN_POSTCODE
 from tasks.filters.recognisers.scan import find
 
