@@ -6,18 +6,10 @@ swapped. Status words are Nutch's. Files of one partition (artifact `crawldb/p<n
 - `urls.parquet` (URLS): URLs in the order in which cycles found them, by key within a cycle
 - `hosts.parquet` (HOSTS), `robots.parquet` (ROBOTS): state of hosts, by name
 - `edges.parquet` (EDGES): which host links to which
-- `known.bloom`: the keys once more, as a filter (`tasks.stages.crawl.db.crawldb`)
+- `known.bloom` (Known): the keys once more, as a Bloom filter
 
-Bloom filter of the URLs that a partition knows, checked for every link during a fetch.
-
-Reads and writes `known.bloom` beside the crawl DB. A pre-filter only: one link in 10,000 is wrongly reported as known
-and is not fetched in the cycle that finds it; the exact join of update adds it anyway, and the next cycle fetches it. A
-filter has 19 bits per key and processes some 3 million keys per CPU-second.
-
-Old generations of the crawl DB: which of them nothing reads any more, and their removal.
-
-Reads the records of a recipe's crawl cycles. Removes the files of `crawldb/p<n>` at old versions; their records stay,
-so lineage stays whole and no stage is run again, and `.pruned.json` beside each says when and why the files went.
+Old generations that nothing reads any more can be removed (`generations`, `remove`): the files of `crawldb/p<n>` go,
+their records stay, so lineage stays whole and no stage is run again, and `.pruned.json` beside each says when and why.
 """
 
 import json
@@ -35,49 +27,13 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
 
-_ERROR = 1e-4
-_SMALLEST = 100_000
-_LENGTH = 8
-
-
-class Known:
-    """A set of keys with false positives and without false negatives.
-
-    Args:
-        capacity: number of keys at an error rate of 0.01 %.
-    """
-
-    def __init__(self, capacity: int = _SMALLEST) -> None:
-        self.capacity = max(capacity, _SMALLEST)
-        # Keys are hashes already: their bits are the hash. (Python's own hash() differs from process to process.)
-        self._bloom = Bloom(self.capacity, _ERROR, operator.index)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, bytes) and int.from_bytes(key[:8], signed=True) in self._bloom
-
-    def add(self, keys: bytes) -> None:
-        """Adds keys, 16 bytes each, one behind the other."""
-        # Half of a key is enough for an error rate of one in 10,000.
-        self._bloom.update(np.frombuffer(keys, ">i8")[::2].tolist())
-
-    def to_bytes(self) -> bytes:
-        """Returns what `from_bytes` reads."""
-        return self.capacity.to_bytes(_LENGTH) + self._bloom.save_bytes()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Known":
-        """Reads a filter."""
-        made = cls.__new__(cls)
-        made.capacity = int.from_bytes(data[:_LENGTH])
-        made._bloom = Bloom.load_bytes(data[_LENGTH:], operator.index)
-        return made
-
-
 URLS_FILE = "urls.parquet"
 HOSTS_FILE = "hosts.parquet"
 ROBOTS_FILE = "robots.parquet"
 EDGES_FILE = "edges.parquet"
 KNOWN_FILE = "known.bloom"
+
+MARK = ".pruned.json"
 
 UNFETCHED = "db_unfetched"
 FETCHED = "db_fetched"
@@ -101,10 +57,10 @@ WITHDRAWN = ("robots_denied", "noindex", "ai_optout", "http_451")
 # How long the rules of a robots.txt may be used (RFC 9309, 2.4).
 ROBOTS_S = DAY_S
 
-_TIME = pa.timestamp("us", tz="UTC")
-
 # The host of a canonical URL in SQL; a column of its own would cost a tenth of every update.
 HOST_OF_URL = "split_part(url, '/', 3)"
+
+_TIME = pa.timestamp("us", tz="UTC")
 
 URLS = pa.schema(
     [
@@ -163,8 +119,47 @@ ROBOTS = pa.schema(
 
 EDGES = pa.schema([pa.field("source", pa.string()), pa.field("target", pa.string())])
 
-MARK = ".pruned.json"
+_ERROR = 1e-4
+_SMALLEST = 100_000
+_LENGTH = 8
 _CRAWLDB, _COMPLETE = "crawldb", "warc"
+
+
+class Known:
+    """The keys of the URLs that a partition knows, as a Bloom filter: false positives, no false negatives.
+
+    A pre-filter for every link during a fetch: one link in 10,000 is wrongly reported as known and is not fetched in
+    the cycle that finds it; the exact join of update adds it anyway, and the next cycle fetches it. A filter has 19
+    bits per key and processes some 3 million keys per CPU-second.
+
+    Args:
+        capacity: number of keys at an error rate of 0.01 %.
+    """
+
+    def __init__(self, capacity: int = _SMALLEST) -> None:
+        self.capacity = max(capacity, _SMALLEST)
+        # Keys are hashes already: their bits are the hash. (Python's own hash() differs from process to process.)
+        self._bloom = Bloom(self.capacity, _ERROR, operator.index)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, bytes) and int.from_bytes(key[:8], signed=True) in self._bloom
+
+    def add(self, keys: bytes) -> None:
+        """Adds keys, 16 bytes each, one behind the other."""
+        # Half of a key is enough for an error rate of one in 10,000.
+        self._bloom.update(np.frombuffer(keys, ">i8")[::2].tolist())
+
+    def to_bytes(self) -> bytes:
+        """Returns what `from_bytes` reads."""
+        return self.capacity.to_bytes(_LENGTH) + self._bloom.save_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Known":
+        """Reads a filter."""
+        made = cls.__new__(cls)
+        made.capacity = int.from_bytes(data[:_LENGTH])
+        made._bloom = Bloom.load_bytes(data[_LENGTH:], operator.index)
+        return made
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,8 @@
-"""DuckDB queries over the crawl DB: one thread, bounded memory, reads and writes Parquet.
+"""DuckDB over the crawl's tables: one thread, bounded memory, reads and writes Parquet files of artifacts.
 
 Files of a remote store are fetched into this machine's cache first. One thread keeps rows in the order of the query, so
-that equal inputs give equal bytes.
-
-Single rows of the crawl's tables, found by key, host or origin without reading the tables into memory.
-
-Reads Parquet files of artifacts through DuckDB, which filters while it reads.
+that equal inputs give equal bytes. Single rows are found without reading a table into memory (`Lookup`): DuckDB filters
+while it reads.
 """
 
 import contextlib
@@ -27,6 +24,8 @@ _WORDS = (
     *("host", "domain", "source", "target", "status", "reason", "kind"),
     *("warc_path", "canonical", "redirect", "takedown", "last_modified", "terms"),
 )
+
+Row = dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -103,9 +102,6 @@ def keys(connection: duckdb.DuckDBPyConnection, query: str) -> Iterator[bytes]:
     """Yields the one UUID column of `query`, 16 bytes each, one behind the other."""
     for batch in connection.sql(query).to_arrow_reader(_ROWS):
         yield b"".join(batch.column(0).storage.to_pylist())
-
-
-Row = dict[str, Any]
 
 
 class Lookup:

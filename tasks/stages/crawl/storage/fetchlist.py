@@ -1,10 +1,8 @@
-"""The fetch list: the URLs that one partition tries in one cycle.
+"""The fetch list: the URLs that one partition tries in one cycle, and each of them as a candidate.
 
 Files of one partition (artifact `fetchlist/p<n>`): `urls.parquet` (FETCHLIST, in the order of the front queues),
 `hosts.parquet` (LISTED_HOSTS) and `robots.parquet` (crawldb.ROBOTS, rules that are still valid), both of the hosts
 listed; and `policy.json` (`tasks.stages.crawl.policy`) where the recipe names a hosts file.
-
-A URL that a crawl cycle may request, with its fields of the fetch list.
 """
 
 from dataclasses import dataclass
@@ -12,6 +10,41 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+
+URLS_FILE = "urls.parquet"
+HOSTS_FILE = "hosts.parquet"
+ROBOTS_FILE = "robots.parquet"
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+FETCHLIST = pa.schema(
+    [
+        pa.field("key", pa.uuid()),
+        pa.field("url", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("depth", pa.int32()),
+        pa.field("score", pa.float64()),
+        pa.field("seed", pa.bool8()),  # as DuckDB hands truth values over
+        # The last full capture, for conditional requests; "" and null where there is none.
+        pa.field("etag", pa.string()),
+        pa.field("last_modified", pa.string()),
+        pa.field("payload_digest", pa.string()),
+        pa.field("record_id", pa.uuid()),
+        pa.field("captured_at", _TIME),
+    ]
+)
+
+LISTED_HOSTS = pa.schema(
+    [
+        pa.field("host", pa.string()),
+        pa.field("score", pa.float64()),
+        pa.field("cap", pa.int64()),  # requests it may get in this cycle
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("latency_s", pa.float64()),
+        pa.field("failures", pa.int32()),
+        pa.field("backoff_until", _TIME),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -49,42 +82,6 @@ class Candidate:
     last_modified: str = ""
     earlier: Earlier | None = None
     seed: bool = False
-
-
-URLS_FILE = "urls.parquet"
-HOSTS_FILE = "hosts.parquet"
-ROBOTS_FILE = "robots.parquet"
-
-_TIME = pa.timestamp("us", tz="UTC")
-
-FETCHLIST = pa.schema(
-    [
-        pa.field("key", pa.uuid()),
-        pa.field("url", pa.string()),
-        pa.field("host", pa.string()),
-        pa.field("depth", pa.int32()),
-        pa.field("score", pa.float64()),
-        pa.field("seed", pa.bool8()),  # as DuckDB hands truth values over
-        # The last full capture, for conditional requests; "" and null where there is none.
-        pa.field("etag", pa.string()),
-        pa.field("last_modified", pa.string()),
-        pa.field("payload_digest", pa.string()),
-        pa.field("record_id", pa.uuid()),
-        pa.field("captured_at", _TIME),
-    ]
-)
-
-LISTED_HOSTS = pa.schema(
-    [
-        pa.field("host", pa.string()),
-        pa.field("score", pa.float64()),
-        pa.field("cap", pa.int64()),  # requests it may get in this cycle
-        pa.field("crawl_delay_s", pa.float64()),
-        pa.field("latency_s", pa.float64()),
-        pa.field("failures", pa.int32()),
-        pa.field("backoff_until", _TIME),
-    ]
-)
 
 
 def candidates(table: pa.Table) -> list[Candidate]:

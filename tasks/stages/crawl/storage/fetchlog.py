@@ -1,10 +1,7 @@
-"""The fetch log: one row with the outcome of every URL tried, and one row for every link found.
+"""What a fetch writes beside its WARC files: the outcome of every URL tried, every link found, the state of hosts.
 
-Reads and writes `log/` and `links/` beside each WARC file of a segment.
-
-State of hosts at the end of a fetch: pauses, speed, traps, robots.txt and tdmrep.json files.
-
-Reads and writes the part `hosts` of a segment.
+Reads and writes `log/` (FETCH_LOG) and `links/` (LINKS) beside each WARC file of a segment; and once, in its part
+`hosts`, `hosts/` (SEEN_HOSTS: pauses, speed, traps) and `robots/` (crawldb.ROBOTS: robots.txt and tdmrep.json files).
 """
 
 from collections import defaultdict
@@ -41,12 +38,16 @@ RETRY = "fetch_retry"
 # Not one of Nutch's, whose duplicates are found later: the bytes of another page of the host in this crawl.
 DUPLICATE = "fetch_duplicate"
 
+CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
+"""Outcomes with a record in a WARC file."""
+
+HOSTS = "hosts/"
+RULES = "robots/"
+HOSTS_PART = "hosts"
+
 # Of a link beside its text: itself, its place in a table, its sources, and its row when the table is made.
 _LINK_BYTES = 500
 _LASTMOD_BYTES = 200
-
-CAPTURED = frozenset({SUCCESS, NOT_MODIFIED, DUPLICATE})
-"""Outcomes with a record in a WARC file."""
 
 FETCH_LOG = pa.schema(
     [
@@ -75,6 +76,32 @@ FETCH_LOG = pa.schema(
         pa.field("terms", pa.string(), nullable=False),  # what was stated of its use, as JSON (`page.terms`), or ""
         pa.field("unread", pa.string(), nullable=False),  # why the links of a page could not be read, or ""
         pa.field("error", pa.string(), nullable=False),  # text for logs
+    ]
+)
+
+LINKS = pa.schema(
+    [
+        pa.field("partition", pa.int32(), nullable=False),  # that owns the target
+        pa.field("key", pa.uuid(), nullable=False),  # of the target, as are url and host
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("redirect", pa.bool_(), nullable=False),
+        pa.field("depth", pa.int32(), nullable=False),  # the least that its sources give it
+        pa.field("seen", pa.timestamp("ms", tz="UTC")),  # first
+        pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log beside it that lead there
+        pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of these, other than its own
+        pa.field("lastmod", pa.timestamp("ms", tz="UTC")),  # the latest that sitemaps of its domain give it
+    ]
+)
+
+SEEN_HOSTS = pa.schema(
+    [
+        pa.field("host", pa.string()),
+        pa.field("crawl_delay_s", pa.float64()),
+        pa.field("latency_s", pa.float64()),
+        pa.field("failures", pa.int32()),
+        pa.field("backoff_until", pa.timestamp("ms", tz="UTC")),
+        pa.field("traps", pa.int64()),
     ]
 )
 
@@ -109,29 +136,6 @@ class Outcome(NamedTuple):
     terms: str = ""
     unread: str = ""
     error: str = ""
-
-
-LINKS = pa.schema(
-    [
-        pa.field("partition", pa.int32(), nullable=False),  # that owns the target
-        pa.field("key", pa.uuid(), nullable=False),  # of the target, as are url and host
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("host", pa.string(), nullable=False),
-        pa.field("redirect", pa.bool_(), nullable=False),
-        pa.field("depth", pa.int32(), nullable=False),  # the least that its sources give it
-        pa.field("seen", pa.timestamp("ms", tz="UTC")),  # first
-        pa.field("sources", pa.list_(pa.int32()), nullable=False),  # rows of the log beside it that lead there
-        pa.field("source_hosts", pa.list_(pa.string()), nullable=False),  # hosts of these, other than its own
-        pa.field("lastmod", pa.timestamp("ms", tz="UTC")),  # the latest that sitemaps of its domain give it
-    ]
-)
-
-
-def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
-    """Returns the outcomes as a table (FETCH_LOG) sorted by URL."""
-    rows = sorted(outcomes, key=lambda one: one.url)
-    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in FETCH_LOG]
-    return pa.Table.from_arrays(columns, schema=FETCH_LOG)
 
 
 class LinkRows:
@@ -255,6 +259,13 @@ class _Sources:
         return np.minimum.reduceat(values, self._bounds[:-1]) if len(values) else values
 
 
+def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
+    """Returns the outcomes as a table (FETCH_LOG) sorted by URL."""
+    rows = sorted(outcomes, key=lambda one: one.url)
+    columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in FETCH_LOG]
+    return pa.Table.from_arrays(columns, schema=FETCH_LOG)
+
+
 def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
     """Returns links and redirects of the outcomes as a table; see `LinkRows.table`."""
     rows, links = list(outcomes), LinkRows()
@@ -275,22 +286,6 @@ def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
     names = [name for name in Outcome._fields if name not in ("outlinks", "lastmods")]
     rows = [{**row, "key": row["key"].bytes} for row in log.select(names).to_pylist()]
     return [Outcome(**row, outlinks=tuple(outlinks[number])) for number, row in enumerate(rows)]
-
-
-HOSTS = "hosts/"
-RULES = "robots/"
-HOSTS_PART = "hosts"
-
-SEEN_HOSTS = pa.schema(
-    [
-        pa.field("host", pa.string()),
-        pa.field("crawl_delay_s", pa.float64()),
-        pa.field("latency_s", pa.float64()),
-        pa.field("failures", pa.int32()),
-        pa.field("backoff_until", pa.timestamp("ms", tz="UTC")),
-        pa.field("traps", pa.int64()),
-    ]
-)
 
 
 def clock_of(row: Mapping[str, Any]) -> HostClock:

@@ -1,12 +1,8 @@
-"""Commits closed parts of a crawl task to the store in the background, strictly in order.
+"""The way of a crawl task's closed parts to the store: in the background, strictly in order, over a local disk buffer.
 
-Files first, then the part's record. While the store does not answer, the parts wait on the local disk (`buffer`) up to
-a limit, the crawl continues, and a warning is logged; parts of a killed attempt are committed by the next one on the
-same machine.
-
-Local disk buffer for closed parts of a crawl task, readable by the task's next attempt.
-
-In the task's scratch folder, one folder per attempt:
+Files first, then the part's record. While the store does not answer, the parts wait on the local disk up to a limit,
+the crawl continues, and a warning is logged. The buffer lies in the task's scratch folder, one folder per attempt; the
+parts of a killed attempt are committed by the next one on the same machine:
 
     buffer/<attempt>/lock          locked while the attempt runs
     buffer/<attempt>/<stem>/...    the files of a part; closed when part.json (its record) is there
@@ -39,7 +35,42 @@ from tasks.stages.crawl.hosts.clocks import Wakeup
 
 log = logging.getLogger("sluice.crawl")
 
+DRAIN_S = 600.0
+"""How long the end of a task waits for a store that does not answer."""
+
 MANIFEST = "part.json"
+
+_NAME = "warc-"
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_REMIND_S = 600.0
+# The client of an object store retries for minutes before it raises.
+_SLOW_S = 120.0
+_JOIN_S = 5.0
+_CHUNK = 1 << 20
+# Answers that are under way when the disk is found to be full still find room.
+_RESERVE = 256 << 20
+
+
+class _OvertakenError(TransientError):
+    """Waiting for the store is useless: another attempt of the task has continued."""
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A part whose complete files are in `folder`, described by `record`."""
+
+    folder: Path
+    record: PartRecord
+
+    @property
+    def bytes(self) -> int:
+        """Size of its files."""
+        return sum(entry.bytes for entry in self.record.files)
+
+    def remove(self) -> None:
+        """Removes it from the disk."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Staging(Store):
@@ -60,23 +91,6 @@ class Staging(Store):
                     yield cast(BinaryIO, file)
         except StoreError as error:
             raise StoreError(f"captures cannot be kept on this machine: {error.cause}", error.remedy) from error
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A part whose complete files are in `folder`, described by `record`."""
-
-    folder: Path
-    record: PartRecord
-
-    @property
-    def bytes(self) -> int:
-        """Size of its files."""
-        return sum(entry.bytes for entry in self.record.files)
-
-    def remove(self) -> None:
-        """Removes it from the disk."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Buffer:
@@ -173,27 +187,6 @@ def _lock(folder: Path) -> int | None:
             return None
         return descriptor
     return None
-
-
-log = logging.getLogger("sluice.crawl")
-
-DRAIN_S = 600.0
-"""How long the end of a task waits for a store that does not answer."""
-
-_NAME = "warc-"
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 60.0
-_REMIND_S = 600.0
-# The client of an object store retries for minutes before it raises.
-_SLOW_S = 120.0
-_JOIN_S = 5.0
-_CHUNK = 1 << 20
-# Answers that are under way when the disk is found to be full still find room.
-_RESERVE = 256 << 20
-
-
-class _OvertakenError(TransientError):
-    """Waiting for the store is useless: another attempt of the task has continued."""
 
 
 class Spool:

@@ -3,11 +3,10 @@
 Records are assembled here: FastWARC's writer takes twice the time for small ones, and for its zstd frames ten times
 that of frames whose length the compressor knows beforehand.
 
-Writer of gzip members that stores bodies already compressed by the server without compressing them again.
-
-Deflate makes such a body larger or, at best, no smaller: on 1,252 captures with gzip bodies FastWARC makes 18.67 MB at
-level 6, 19.69 MB at level 1 (fixed codes), and this 18.54 MB. Headers and small records, of which every capture has
-three, are compressed by ISA-L at its level 1: half the time of zlib with a small window, to the same size.
+Bodies that the server has compressed are not compressed again. Deflate makes such a body larger or, at best, no
+smaller: on 1,252 captures with gzip bodies FastWARC makes 18.67 MB at level 6, 19.69 MB at level 1 (fixed codes), and
+this 18.54 MB. Headers and small records, of which every capture has three, are compressed by ISA-L at its level 1: half
+the time of zlib with a small window, to the same size.
 """
 
 import hashlib
@@ -29,41 +28,24 @@ from tasks.formats.web.url import authority, split_port, target
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.fetchlist import Earlier
 
-# Deflate, no flags, no time, no extra flags, unknown system (RFC 1952, section 2.3).
-_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-_STORED = struct.Struct("<BHH")
-_TRAILER = struct.Struct("<II")
-_LEVEL = 6
-_MOST = 65_535  # bytes in a stored block (RFC 1951, section 3.2.4)
-_SMALL_BYTES, _SMALL_LEVEL = 4096, 1
-
-
-def member(packed: bytes, stored: bytes) -> bytes:
-    """Returns `packed` and `stored` as one gzip member; only the first is compressed."""
-    if not stored and len(packed) <= _SMALL_BYTES:
-        block = isal_zlib.compress(packed, _SMALL_LEVEL, -zlib.MAX_WBITS)
-        return _HEADER + block + _TRAILER.pack(isal_zlib.crc32(packed), len(packed))
-    of, level = (isal_zlib, _SMALL_LEVEL) if len(packed) <= _SMALL_BYTES else (zlib, _LEVEL)
-    deflater = of.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
-    # The flush ends at a whole byte, where a stored block may follow.
-    parts = [_HEADER, deflater.compress(packed), deflater.flush(zlib.Z_FULL_FLUSH if stored else zlib.Z_FINISH)]
-    for begin in range(0, len(stored), _MOST):
-        block = stored[begin : begin + _MOST]
-        last = begin + len(block) == len(stored)
-        parts += [_STORED.pack(last, len(block), len(block) ^ 0xFFFF), block]
-    size = len(packed) + len(stored)
-    parts.append(_TRAILER.pack(isal_zlib.crc32(stored, isal_zlib.crc32(packed)), size & 0xFFFFFFFF))
-    return b"".join(parts)
-
-
 Compression = Literal["gzip", "zstd"]
+
+# Records up to this size are compressed at a fast level.
+_SMALL_BYTES = 4096
 _SUFFIX = {"gzip": ".warc.gz", "zstd": ".warc.zst"}
 _ZSTD = pa.Codec("zstd", compression_level=3)
 # Makes small records no larger.
 _ZSTD_SMALL = pa.Codec("zstd", compression_level=1)
-_ZSTD_SMALL_BYTES = 4096
 # Copies what it cannot compress.
 _ZSTD_STORED = pa.Codec("zstd", compression_level=-1)
+
+# Deflate, no flags, no time, no extra flags, unknown system (RFC 1952, section 2.3).
+_GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+_STORED_BLOCK = struct.Struct("<BHH")
+_GZIP_TRAILER = struct.Struct("<II")
+_GZIP_LEVEL = 6
+_MOST_STORED = 65_535  # bytes in a stored block (RFC 1951, section 3.2.4)
+_SMALL_LEVEL = 1
 _END = b"\r\n\r\n"
 _RESPONSE = "Content-Type: application/http; msgtype=response\r\n"
 _REQUEST = "Content-Type: application/http; msgtype=request\r\n"
@@ -244,17 +226,6 @@ class WarcWriter:
         return record_id, len(packed)
 
 
-def _member(begin: bytes, end: bytes, stored: bool) -> bytes:
-    return member(begin, end) if stored else member(begin + end, b"")
-
-
-def _frame(begin: bytes, end: bytes, stored: bool) -> bytes:
-    record = begin + end
-    codec = _ZSTD_STORED if stored else _ZSTD_SMALL if len(record) <= _ZSTD_SMALL_BYTES else _ZSTD
-    packed: bytes = codec.compress(record, asbytes=True)
-    return packed
-
-
 def surt(url: str) -> str:
     """Returns the sort-friendly form of a canonical URL that CDX files are keyed by.
 
@@ -272,6 +243,32 @@ def _reversed(place: str) -> str:
     host, port = split_port(place)
     name = host if host.startswith("[") or host.replace(".", "").isdigit() else ",".join(reversed(host.split(".")))
     return f"{name}:{port}" if port else name
+
+
+def _member(begin: bytes, end: bytes, stored: bool) -> bytes:
+    """Returns a record as one gzip member; `end` is not compressed if it is to be stored."""
+    packed, raw = (begin, end) if stored else (begin + end, b"")
+    if not raw and len(packed) <= _SMALL_BYTES:
+        block = isal_zlib.compress(packed, _SMALL_LEVEL, -zlib.MAX_WBITS)
+        return _GZIP_HEADER + block + _GZIP_TRAILER.pack(isal_zlib.crc32(packed), len(packed))
+    of, level = (isal_zlib, _SMALL_LEVEL) if len(packed) <= _SMALL_BYTES else (zlib, _GZIP_LEVEL)
+    deflater = of.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    # The flush ends at a whole byte, where a stored block may follow.
+    parts = [_GZIP_HEADER, deflater.compress(packed), deflater.flush(zlib.Z_FULL_FLUSH if raw else zlib.Z_FINISH)]
+    for at in range(0, len(raw), _MOST_STORED):
+        block = raw[at : at + _MOST_STORED]
+        last = at + len(block) == len(raw)
+        parts += [_STORED_BLOCK.pack(last, len(block), len(block) ^ 0xFFFF), block]
+    size = len(packed) + len(raw)
+    parts.append(_GZIP_TRAILER.pack(isal_zlib.crc32(raw, isal_zlib.crc32(packed)), size & 0xFFFFFFFF))
+    return b"".join(parts)
+
+
+def _frame(begin: bytes, end: bytes, stored: bool) -> bytes:
+    record = begin + end
+    codec = _ZSTD_STORED if stored else _ZSTD_SMALL if len(record) <= _SMALL_BYTES else _ZSTD
+    packed: bytes = codec.compress(record, asbytes=True)
+    return packed
 
 
 def _is_compressed(answer: Answer) -> bool:
