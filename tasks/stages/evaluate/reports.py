@@ -1,15 +1,11 @@
-"""Scores of tasks for people: a Markdown table, a figure over the milestones of a run, and metrics.
+"""Scores for people: Markdown tables and figures of tasks, and of held-out text over a training; and metrics of tasks.
 
-A score is an entry of `tasks` in `scores.json`.
-
-Scores are flagged by the evaluation items that the model has read: from the matches of `contamination`, and which of
-these documents the steps of the run learned from, or of the runs from whose weights it began
+Scores of tasks are flagged by the evaluation items that the model has read: from the matches of `contamination`, and
+which of these documents the steps of the run learned from, or of the runs from whose weights it began
 (`tasks.formats.tokens.exposure`).
 
-Held-out text over a training, for people: a Markdown table and a figure.
-
-Reads what the run has measured itself (`steps/` of the checkpoint, where `[train.heldout]` is set), and the scores of
-the last milestone with their spread over seeds (`seeds`).
+Of held-out text reads what the run has measured itself (`steps/` of the checkpoint, where `[train.heldout]` is set),
+and the scores of the last milestone with their spread over seeds (`seeds`).
 """
 
 import io
@@ -24,8 +20,17 @@ from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import of_checkpoint
 
 Score = Mapping[str, Any]
+"""An entry of `tasks` in `scores.json`."""
+
+Curve = Mapping[str, Sequence[tuple[int, float]]]
+"""(steps, bits per byte) by source, ascending."""
 
 _WIDTH, _HEIGHT, _DPI = 7.5, 2.6, 110
+
+_ROWS = 20
+"""Steps in the table at most; the figure has all."""
+
+_FIELD = "bpb/"
 
 
 def task_metrics(scores: Sequence[Score], prefix: str = "task") -> Iterator[tuple[str, float]]:
@@ -146,14 +151,6 @@ def learned(contamination: Artifact, checkpoint: Artifact) -> dict[str, Any]:
     names = contamination.table(SETS_FILE, columns=["set"]).column("set").to_pylist()
     sets = {name: {"items": len(items[name]), "documents": len(documents[name])} for name in names}
     return {"contaminated": bool(read), "sets": sets, "problem": exposure.problem}
-
-
-Curve = Mapping[str, Sequence[tuple[int, float]]]
-"""(steps, bits per byte) by source, ascending."""
-
-_ROWS = 20
-"""Steps in the table at most; the figure has all."""
-_FIELD = "bpb/"
 
 
 def curve_of(checkpoint: Artifact) -> Curve:

@@ -5,7 +5,7 @@ Reads the last milestone of `checkpoint`, the held-out and training shards of `s
 {bpb, unigram_bpb, gain, step, sources {source: {bpb, unigram_bpb, documents, bytes}}} and `samples.json` (continuations
 of the first tokens of held-out documents). `bpb` is the unweighted mean over sources; `gain` is 1 - bpb / unigram_bpb.
 Where the recipe looks for evaluation sets, reads `contamination`, too, and adds to `scores.json` which of their items
-the model has read (`contamination.learned`).
+the model has read (`reports.learned`).
 Where the recipe has tasks, scores the last milestones on them (`scoring`), too, and adds to `scores.json` `tasks`
 [{task, kind, step, shots, items, metrics {metric: {value, stderr}}, decision_metric, contamination}], by step and task;
 `contamination` is {items, documents}, or null where the items were not looked for. `tasks.md` is the same for people;
@@ -49,8 +49,7 @@ from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.scoring import score_tasks
 from tasks.trainer.evaluation.task_metrics import decisive
-from tasks.trainer.generate import Sampling, continuation
-from tasks.trainer.inference import Scorer
+from tasks.trainer.inference import Sampling, Scorer, continuation
 from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer
 
@@ -128,7 +127,7 @@ def _tasks(
 ) -> list[dict[str, Any]]:
     """Returns the scores of the last milestones on all tasks, each with its flag and the metric to decide by.
 
-    `sets` has the flags by evaluation set (`contamination.learned`).
+    `sets` has the flags by evaluation set (`reports.learned`).
     """
 
     def scorer(step: int) -> Scorer:
