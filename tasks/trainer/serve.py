@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tasks.core.errors import InputError
 from tasks.trainer.chat_template import asked
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.generate import Sampling, continuation
+from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"

@@ -78,7 +78,7 @@ def _signature() -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ParamSchema, ParamSpec
 
-    from tasks.trainer.generate import Sampling  # imports torch
+    from tasks.trainer.inference import Sampling  # imports torch
 
     kinds = {int: "long", float: "double"}
     usual = Sampling().model_dump()

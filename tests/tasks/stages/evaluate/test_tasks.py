@@ -29,8 +29,7 @@ from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import read
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import decisive
-from tasks.trainer.generate import Sampling, continuation
-from tasks.trainer.inference import Likelihood, Scorer
+from tasks.trainer.inference import Likelihood, Sampling, Scorer, continuation
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 
