@@ -226,7 +226,7 @@ class Robots:
         if not (self._stated or self._licenses):
             return []
         path = path_of(url)
-        terms = [(field, text) for field, text in self._stated if path.startswith(_start_of(text))]
+        terms = [(name, text) for name, text in self._stated if path.startswith(_start_of(text))]
         return terms + [(LICENSE, address) for address in self._licenses]
 
 
@@ -365,9 +365,9 @@ def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
 def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
     """Yields (field, value) of every signal for a crawler of one of `names`, or above all groups."""
     for group in groups:
-        for above, field, value in group.signals:
+        for above, name, value in group.signals:
             if not above or group.addresses(names, above):
-                yield field, value.decode("latin-1")
+                yield name, value.decode("latin-1")
 
 
 def _start_of(text: str) -> str:
