@@ -3,7 +3,7 @@
     python -m benchmarks.generation [--rounds 3]
 
 Both continue the same prompts of random tokens in one batch, on one thread, by turns, and both are ours: what is
-compared is `tasks.trainer.decoding` alone. The tokens must be equal. Writes `benchmarks/results/generation.json`: CPU
+compared is `tasks.trainer.inference` alone. The tokens must be equal. Writes `benchmarks/results/generation.json`: CPU
 seconds of both, and their ratio in the median of the rounds, for prompts and continuations of some lengths.
 """
 
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from benchmarks.result import keep
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.decoding import Decoding
+from tasks.trainer.inference import Decoding
 from tasks.trainer.model.transformer import Transformer, build
 
 VOCABULARY, ROWS = 4096, 8

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from tasks.trainer.config import ModelConfig, YarnRope
-from tasks.trainer.decoding import Decoding
-from tasks.trainer.inference import Sampling, continuation
+from tasks.trainer.inference import Decoding, Sampling, continuation
 from tasks.trainer.model.transformer import Transformer, build
 
 EOS, VOCABULARY, CONTEXT = 0, 50, 24
