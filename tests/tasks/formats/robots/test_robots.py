@@ -8,8 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from tasks.formats.robots.lines import MAX_BYTES
-from tasks.formats.web.robots import AI_AGENTS, Robots, decided_by
+from tasks.formats.web.robots import AI_AGENTS, MAX_BYTES, Robots, decided_by
 
 
 def cases(folder):
