@@ -27,8 +27,7 @@ from tasks.formats.documents.external_files import find
 from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
 from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.inference import Scorer
-from tasks.trainer.lm_eval_model import for_lm_eval
-from tasks.trainer.serve import TextModel
+from tasks.trainer.serve import TextModel, for_lm_eval
 
 Scores = dict[str, dict[str, Any]]
 """Of each task `metrics` {metric: {value, stderr}} and `items`, log-likelihoods or text of each."""

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.trainer.evaluation.task_config import TaskConfig
-from tasks.trainer.lm_eval_model import for_lm_eval
+from tasks.trainer.serve import for_lm_eval
 from tests.corpora import WORDS
 from tests.tasks.stages.evaluate.test_tasks import rows_in
 
