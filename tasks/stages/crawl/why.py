@@ -25,10 +25,9 @@ from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
-from tasks.formats.robots.tdmrep import Reservations
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
-from tasks.formats.web.robots import Robots, ai_optout_by, decided_by
+from tasks.formats.web.robots import Reservations, Robots, ai_optout_by, decided_by
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import host_and_port, is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback

@@ -21,10 +21,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from tasks.formats.robots.tdmrep import TDMREP, Reservations
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.content_encoding import decode
-from tasks.formats.web.robots import MAX_BYTES, Robots, beginning
+from tasks.formats.web.robots import MAX_BYTES, TDMREP, Reservations, Robots, beginning
 from tasks.formats.web.url import authority, origin_of
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, crawl_delay, retry_after
 from tasks.stages.crawl.http.address import PORT, PRIVATE

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tasks.formats.robots.tdmrep import Reservations
+from tasks.formats.web.robots import Reservations
 
 RULES = b"""[
  {"location": "/a/open/", "tdm-reservation": 0},

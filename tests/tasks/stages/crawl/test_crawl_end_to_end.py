@@ -10,8 +10,8 @@ from crawl_site import Site, linked
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.core.errors import InputError
-from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
+from tasks.formats.web.robots import TDMREP
 from tasks.run.model_lineage import refused
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page import parser

@@ -20,8 +20,8 @@ from aiohttp import web
 from crawl_site import Site
 
 from tasks.core.artifact import ArtifactId
-from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.web.domain import partition
+from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tests.tasks.stages.crawl import fetching
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from crawl_site import Site, linked
 
-from tasks.formats.robots.tdmrep import TDMREP
+from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 
 CENTRAL = "central.localhost"

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from crawl_site import Site
 
-from tasks.formats.robots.tdmrep import TDMREP
 from tasks.formats.warc import archive
+from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.fetchlog import rules_of

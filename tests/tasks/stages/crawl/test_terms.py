@@ -8,8 +8,7 @@ from aiohttp import web
 from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
-from tasks.formats.robots.tdmrep import Reservations
-from tasks.formats.web.robots import Robots
+from tasks.formats.web.robots import Reservations, Robots
 from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import read_page
