@@ -24,10 +24,10 @@ from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.stages.finetune import from_chunks, from_files
 from tasks.stages.finetune.config import ExamplesConfig
-from tasks.stages.finetune.encoding import FILE, Encoder, eos_id
-from tasks.stages.finetune.render import Segments
+from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id
+from tasks.stages.finetune.from_chunks import rows_of_chunks
+from tasks.stages.finetune.from_files import rows_of_file
 
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
@@ -44,7 +44,7 @@ def external(config: ExamplesConfig) -> dict[str, list[str]]:
 def run(config: ExamplesConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Tokenises all rows; raises InputError where too many cannot be read, or none is left to learn."""
     names, tokenizer = part_names(len(config.files)), inputs["tokenizer"]
-    of_files = (partial(from_files.rows, config, path) for path in config.files)
+    of_files = (partial(rows_of_file, config, path) for path in config.files)
     specs = [PartSpec(name, rows) for name, rows in zip(names, of_files, strict=True)]
     if config.reads_chunks:
         specs += _of_chunks(config, inputs)
@@ -74,7 +74,7 @@ def _of_chunks(config: ExamplesConfig, inputs: Inputs) -> list[PartSpec]:
     chunks = inputs[role]
     gone = tombstones_of(inputs)
     return [
-        PartSpec(f"{CHUNKS}-{name}", partial(from_chunks.rows, config, chunks.folder, name, gone))
+        PartSpec(f"{CHUNKS}-{name}", partial(rows_of_chunks, config, chunks.folder, name, gone))
         for name in chunks.names(f"{CHUNKS}/")
     ]
 

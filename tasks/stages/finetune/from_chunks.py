@@ -13,14 +13,14 @@ from tasks.core.stage import Part
 from tasks.formats.documents.chunks import KIND, asked
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones
 from tasks.stages.finetune.config import ExamplesConfig
-from tasks.stages.finetune.render import Segments, segments
+from tasks.stages.finetune.encoding import Segments, segments
 
 NOT_CHOSEN = "not_chosen"
 _BATCH = 512
 _KEPT = ("document", "url", "source", "pages", "boxes")
 
 
-def rows(
+def rows_of_chunks(
     config: ExamplesConfig, chunks: ArtifactFolder, name: str, gone: Tombstones, part: Part
 ) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
     """Yields the chosen chunks of a part: their origin, their text, and the id of their document.

@@ -8,12 +8,12 @@ from typing import Any
 from tasks.core.stage import Part
 from tasks.core.store import open_outside
 from tasks.stages.finetune.config import ExamplesConfig
-from tasks.stages.finetune.render import Segments, asked, instruction, preference
+from tasks.stages.finetune.encoding import Segments, asked, instruction, preference
 
 _RENDER = {"instructions": instruction, "preferences": preference}
 
 
-def rows(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
+def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
     """Yields the rows of a file: their origin (line and id), their texts, and what they are asked.
 
     Counts all rows, and sets aside those that cannot be read.
