@@ -5,8 +5,11 @@ tokenizer, and the takedowns in force (`takedowns`), whose documents give no exa
 `heldout/<part>.arrow` with the examples that are never learned, one part per file and per part of the chunks, and
 `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is set aside with its cause (`quarantine/`); one
 that is longer than a sequence, is not chosen, or in which nothing is to be learned, is counted as rejected.
+
+Examples from JSON lines: one row, one example. Reads a file that a recipe names.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,14 +23,14 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
+from tasks.core.store import open_outside
 from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.stages.finetune.config import ExamplesConfig
-from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id
+from tasks.stages.finetune.encoding import FILE, Encoder, Segments, asked, eos_id, instruction, preference
 from tasks.stages.finetune.from_chunks import rows_of_chunks
-from tasks.stages.finetune.from_files import rows_of_file
 
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
@@ -130,3 +133,30 @@ def _rejected(example: dict[str, Any], seq_len: int) -> str:
     if sum(example["lengths"]) > seq_len:
         return TOO_LONG
     return "" if all(example["any_learned"]) else NOTHING_TO_LEARN
+
+
+_RENDER = {"instructions": instruction, "preferences": preference}
+
+
+def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
+    """Yields the rows of a file: their origin (line and id), their texts, and what they are asked.
+
+    Counts all rows, and sets aside those that cannot be read.
+    """
+    with open_outside(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            part.count_in()
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("the line is no JSON object")
+                texts = _RENDER[config.kind](row, config.template)
+                name = str(row.get("id", ""))
+                for text in (name, *(text for some in texts for text, _ in some)):
+                    text.encode()  # raises for half of a surrogate pair, as JSON's escapes can have
+            except (ValueError, RecursionError) as error:
+                part.quarantine(f"{Path(path).name}:{number}", error)
+                continue
+            yield {"line": number, "id": name}, texts, asked(texts)
