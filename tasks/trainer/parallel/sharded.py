@@ -26,7 +26,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer.adamw import local
-from tasks.trainer.compression import build_sum
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.pace import Stopwatch
@@ -40,7 +39,7 @@ from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.memory import memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
-from tasks.trainer.parallel.ranks import TIMEOUT, Ranks
+from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
 from tasks.trainer.rank_copies import RankCopies
 from tasks.trainer.self_test import hash_of

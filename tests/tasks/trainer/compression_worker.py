@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tasks.trainer.compression import Bf16Sum, PowerSgdSum
-from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.ranks import Bf16Sum, PowerSgdSum, Ranks
 
 SHAPES = {"wide": (24, 80), "vector": (7,), "tall": (80, 24), "small": (3, 4)}
 RANK = 2
