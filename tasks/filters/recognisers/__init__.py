@@ -1,7 +1,7 @@
 """Recognisers of personal data in text, and the resolution of overlapping matches.
 
-    text ─► places: one pass over digits, one over "@" ─► recognisers of a kind ─► resolve ─► spans (kind, start, end)
-      └──► folding: a second pass over normalised text, where it differs ──┘
+    text ─► look: one pass over digits, one over "@" ─► recognisers of a kind ─► resolve ─► spans (kind, start, end)
+      └──► fold: a second pass over normalised text, where it differs ──┘
 
 The recognisers are in `email_address`, `phone`, `numbers` (cards, IBANs, US social security numbers, IP addresses) and
 `postal_address`. A recogniser is called only at candidate positions of the scan, and reads a bounded number of

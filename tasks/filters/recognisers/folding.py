@@ -1,4 +1,10 @@
-r"""Folding: a normalised form of a text, for spellings of numbers and addresses that ASCII rules miss.
+r"""Candidate positions in a text, and folding: a normalised form of it, for spellings that ASCII rules miss.
+
+`look` scans a text once for all recognisers. Each alternative of its expression is a cheap necessary condition of a
+recogniser's match: a false candidate costs half a microsecond, a missing one misses personal data
+(`tests/tasks/filters/recognisers/test_places.py`). The text is searched for one set of characters, digits and what is
+folded. With the latter the set is a table, where digits alone are a range, which `re` searches more slowly (2.7 against
+4.2 ms per megabyte), and it is one search less.
 
 A text is scanned unchanged and, where folding changes it, once more as folded; matches of either are personal data.
 Folded are:
@@ -13,14 +19,6 @@ Folded are:
 - a word glued to a number ("SSN#123-45-6789", "Tel415-555-0123", "415-555-0123Fax"), which is separated, and the
   underscores of Markdown's emphasis;
 - a line that ends inside a number: behind a hyphen, an area code in brackets, or a few digits behind a "+".
-
-"Candidate positions of personal data and of characters to fold: one scan for all recognisers.
-
-Each alternative here is a cheap necessary condition of a recogniser's match: a false candidate costs half a
-microsecond, a missing one misses personal data. `tests/tasks/filters/recognisers/test_places.py` compares them.
-
-The text is searched for one set of characters, digits and what is folded. With the latter the set is a table, where
-digits alone are a range, which `re` searches more slowly (2.7 against 4.2 ms per megabyte), and it is one search less.
 """
 
 import heapq
@@ -74,7 +72,7 @@ _GLUED_BEHIND = (
     r"(?=[_A-Za-z])(?=_(?![0-9A-Za-z])|[A-Z][a-z]{2}"
     r"|(?i:fax|tel|mob|phone|cell|home|work|office|e-?mail|www|http|exp|bic))"
 )
-# Beside a number, or of full width: what `folding` replaces by ASCII once there is any.
+# Beside a number, or of full width: what `fold` replaces by ASCII once there is any.
 _FOREIGN = (
     rf"(?<=[{WIDE}])|(?<=[{WIDE_MARKS}])(?=[0-9A-Za-z])|(?<=[{SPACES}])(?=[0-9(+])|(?<=[0-9][{SPACES}])"
     rf"|(?<=[0-9)][{DASHES}])(?=[0-9(])"
@@ -88,44 +86,6 @@ _PLACE = re.compile(
     f"(?:(?<![0-9][0-9])(?:(?P<coded>{_CODED})|{_NUMBER}|{_POSTCODE}|{_HOUSE}|{_GLUED})|(?<=[0-9][0-9]){_GLUED_BEHIND})"
     f"|(?<![0-9])(?:(?P<spelt>{_SPELT})|(?P<foreign>{_FOREIGN})|(?P<hidden>{_HIDDEN})))"
 )
-
-
-class Places(NamedTuple):
-    """Result of one scan of a text.
-
-    Attributes:
-        digits: where, in rising order, a number or a house may begin or a word may be glued to one.
-        spelt: where a bracket opens around "at".
-        coded: whether "@" may be written with digits, or a telephone number in a link.
-        foreign: whether a character is to be written in ASCII.
-        hidden: whether a zero-width character may be inside a word.
-    """
-
-    digits: Sequence[int]
-    spelt: Sequence[int]
-    coded: bool
-    foreign: bool
-    hidden: bool
-
-
-def look(text: str) -> Places:
-    """Returns the places of a text.
-
-    >>> list(look("In 1914, of 12 men: SSN 123-45-6789").digits), look("5\u00a0Elm St.").foreign, look("a%40b.de").coded
-    ([24], True, True)
-    """
-    digits, spelt = array("I"), array("I")  # four bytes each: a document of 16 MB may be all places
-    others: set[str] = set()
-    for found in _PLACE.finditer(text):
-        other = found.lastgroup
-        if other:
-            others.add(other)
-        if other is None or other == "coded":
-            digits.append(found.start())
-        elif other == "spelt":
-            spelt.append(found.start())
-    return Places(digits, spelt, "coded" in others, "foreign" in others, "hidden" in others)
-
 
 Edit = tuple[int, int, str]
 _DOT = r"(?: ?[(\[] ?(?i:dot) ?[)\]] ?)"
@@ -191,6 +151,43 @@ _LABEL_ENDS = (
     *("ne", "on", "ax", "el", "ph", "le", "il", "ob", "ll", "dy", "pp", "sn"),
     *("ip", "v4", "v6", "dr", "st", "nt", "rd", "cc", "an", "sa", "ex"),
 )
+
+
+class Places(NamedTuple):
+    """Result of one scan of a text.
+
+    Attributes:
+        digits: where, in rising order, a number or a house may begin or a word may be glued to one.
+        spelt: where a bracket opens around "at".
+        coded: whether "@" may be written with digits, or a telephone number in a link.
+        foreign: whether a character is to be written in ASCII.
+        hidden: whether a zero-width character may be inside a word.
+    """
+
+    digits: Sequence[int]
+    spelt: Sequence[int]
+    coded: bool
+    foreign: bool
+    hidden: bool
+
+
+def look(text: str) -> Places:
+    """Returns the places of a text.
+
+    >>> list(look("In 1914, of 12 men: SSN 123-45-6789").digits), look("5\u00a0Elm St.").foreign, look("a%40b.de").coded
+    ([24], True, True)
+    """
+    digits, spelt = array("I"), array("I")  # four bytes each: a document of 16 MB may be all places
+    others: set[str] = set()
+    for found in _PLACE.finditer(text):
+        other = found.lastgroup
+        if other:
+            others.add(other)
+        if other is None or other == "coded":
+            digits.append(found.start())
+        elif other == "spelt":
+            spelt.append(found.start())
+    return Places(digits, spelt, "coded" in others, "foreign" in others, "hidden" in others)
 
 
 class Folded:

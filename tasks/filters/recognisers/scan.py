@@ -1,7 +1,7 @@
 """Candidate positions are found in one pass, recognisers decide about them, and what they find can be masked.
 
-`places` finds the positions, at up to 350 million characters per second. Where `folding` changes the text, the folded
-text is scanned, too. Digits are ASCII digits; others are folded. Masked spans give way to their kinds in angle
+`look` finds the positions, at up to 350 million characters per second. Where `fold` changes the text, the folded text
+is scanned, too. Digits are ASCII digits; others are folded. Masked spans give way to their kinds in angle
 brackets.
 """
 
