@@ -3,6 +3,11 @@
 The order matters: context before tensor, both and fp8 before recomputation and compilation, which wrap what they left;
 FSDP last, around all of it. As in OLMo-core and torchtitan, FSDP is applied at degree 1, too, so that mixed precision
 has one path.
+
+Where each matrix is split under tensor parallelism, and what the activations between them are.
+
+Megatron-LM's split (Shoeybi et al. 2019, arXiv 1909.08053): the first matrix of a pair by its outputs, the second by
+its inputs. Between pairs ranks have some positions each (Korthikanti et al. 2022, arXiv 2205.05198).
 """
 
 from functools import partial
@@ -12,8 +17,15 @@ from torch import Tensor
 from torch._ops import OperatorBase
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Partial, Replicate
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
@@ -23,7 +35,36 @@ from tasks.trainer.model.transformer import Block, Recompute, Transformer
 from tasks.trainer.parallel.context import context_kernel, rows_of
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.placements import EMBEDDING, HEAD, LAYER, NORM
+
+POSITIONS = 1
+"""The dimension of [batch, positions, width] that is split between pairs of matrices."""
+
+LAYER: dict[str, ParallelStyle] = {
+    "attention_norm": SequenceParallel(use_local_output=True),
+    "attention": PrepareModuleInput(
+        input_layouts=(Shard(POSITIONS), None, None, None), desired_input_layouts=(Replicate(), None, None, None)
+    ),
+    "attention.wq": ColwiseParallel(),
+    "attention.wk": ColwiseParallel(),
+    "attention.wv": ColwiseParallel(),
+    "attention.wo": RowwiseParallel(output_layouts=Shard(POSITIONS)),
+    "ffn_norm": SequenceParallel(use_local_output=True),
+    "ffn": PrepareModuleInput(input_layouts=(Shard(POSITIONS),), desired_input_layouts=(Replicate(),)),
+    "ffn.w1": ColwiseParallel(),
+    "ffn.w3": ColwiseParallel(),
+    "ffn.w2": RowwiseParallel(output_layouts=Shard(POSITIONS)),
+}
+"""Of every layer."""
+
+EMBEDDING: dict[str, ParallelStyle] = {
+    "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(POSITIONS))
+}
+"""Rows of the vocabulary; the head reads the same rows where it is tied."""
+
+NORM: dict[str, ParallelStyle] = {"norm": SequenceParallel()}
+
+HEAD: dict[str, ParallelStyle] = {"head": ColwiseParallel()}
+"""Rows of the vocabulary, as the loss reads them."""
 
 _STORED = {
     "aten::mm",
