@@ -7,6 +7,10 @@ tokenizer, and the takedowns in force (`takedowns`), whose documents give no exa
 that is longer than a sequence, is not chosen, or in which nothing is to be learned, is counted as rejected.
 
 Examples from JSON lines: one row, one example. Reads a file that a recipe names.
+
+Examples from chunks: the text of each is learned as the response to its document's title and its headings.
+
+Reads `chunks/<part>.parquet` (`tasks.formats.documents.chunks`).
 """
 
 import json
@@ -15,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactFolder
@@ -26,11 +31,11 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.core.store import open_outside
 from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
+from tasks.formats.documents.chunks import asked
 from tasks.formats.documents.document import is_heldout
-from tasks.formats.documents.tombstones import tombstones_of
+from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.stages.finetune.config import ExamplesConfig
-from tasks.stages.finetune.encoding import FILE, Encoder, Segments, asked, eos_id, instruction, preference
-from tasks.stages.finetune.from_chunks import rows_of_chunks
+from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id, instruction, preference, prompt_of, segments
 
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
@@ -159,4 +164,40 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
             except (ValueError, RecursionError) as error:
                 part.quarantine(f"{Path(path).name}:{number}", error)
                 continue
-            yield {"line": number, "id": name}, texts, asked(texts)
+            yield {"line": number, "id": name}, texts, prompt_of(texts)
+
+
+NOT_CHOSEN = "not_chosen"
+_BATCH = 512
+_KEPT = ("document", "url", "source", "pages", "boxes")
+
+
+def rows_of_chunks(
+    config: ExamplesConfig, chunks: ArtifactFolder, name: str, gone: Tombstones, part: Part
+) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
+    """Yields the chosen chunks of a part: their origin, their text, and the id of their document.
+
+    Counts all chunks, and rejects those that are not chosen and those of documents that are taken down.
+    """
+    assert config.chunks is not None
+    conditions = config.chunks.conditions
+    table = chunks.table(f"{CHUNKS}/{name}.parquet")
+    taken_down = gone.mask(table.select(["document", "url"]).rename_columns(["id", "url"]))
+    number = 0
+    for batch in table.append_column("gone", pa.array(taken_down)).to_batches(max_chunksize=_BATCH):
+        for chunk in batch.to_pylist():
+            number += 1
+            part.count_in()
+            if chunk["gone"]:
+                part.reject(TAKEDOWN)
+            elif any(chunk[column] not in values for column, values in conditions.items()):
+                part.reject(NOT_CHOSEN)
+            else:
+                origin = {"line": number, "id": chunk["id"], **{column: chunk[column] for column in _KEPT}}
+                yield origin, [_segments(config, chunk)], chunk["document"]
+
+
+def _segments(config: ExamplesConfig, chunk: dict[str, Any]) -> Segments:
+    question = asked(chunk["title"], chunk["sections"])
+    said = [*([("user", question)] if question else []), ("assistant", chunk["text"][chunk["body"] :])]
+    return list(segments(said, config.template, learned=True))
