@@ -8,11 +8,19 @@ Where each matrix is split under tensor parallelism, and what the activations be
 
 Megatron-LM's split (Shoeybi et al. 2019, arXiv 1909.08053): the first matrix of a pair by its outputs, the second by
 its inputs. Between pairs ranks have some positions each (Korthikanti et al. 2022, arXiv 2205.05198).
+
+Context parallelism: the positions of a sequence shared by ranks, with the document mask.
+
+Every rank computes the queries of its own positions against the keys and values of all, which are gathered in each
+layer (as in Llama 3: arXiv 2407.21783, section 3.3.2). Of 2 x degree equal pieces of the sequence, rank r has r and
+2 x degree - 1 - r, so that all ranks have the same number of causal pairs.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._ops import OperatorBase
 from torch.distributed.device_mesh import DeviceMesh
@@ -30,9 +38,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.kernels import best_kernel
+from tasks.trainer.model.attention import Attend, Kernel
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.transformer import Block, Recompute, Transformer
-from tasks.trainer.parallel.context import context_kernel, rows_of
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -157,3 +165,55 @@ def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
     register_fsdp_forward_method(model, "loss")
+
+
+def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:
+    """Returns the positions of a rank, int64 [seq_len / degree], ascending within each of its two pieces."""
+    pieces = torch.arange(seq_len).chunk(2 * degree)
+    return torch.cat((pieces[rank], pieces[2 * degree - 1 - rank]))
+
+
+class _Gather(torch.autograd.Function):
+    """Gathers [batch, heads, positions, width] from all ranks along the positions, in the order of the sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, order: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Returns [batch, heads, sequence, width]; `order`: where in the sequence each gathered position belongs."""
+        ctx.order, ctx.group = order, group
+        first = own.movedim(2, 0).contiguous()
+        gathered = first.new_empty(len(order), *first.shape[1:])
+        dist.all_gather_single(gathered, first, group=group)
+        whole = torch.empty_like(gathered)
+        whole[order] = gathered
+        return whole.movedim(0, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Sums the gradients of all ranks, each for the rank that has the positions."""
+        gathered = grads[0].movedim(2, 0)[ctx.order].contiguous()
+        own = gathered.new_empty(len(ctx.order) // ctx.group.size(), *gathered.shape[1:])
+        dist.reduce_scatter_single(own, gathered, group=ctx.group)
+        return own.movedim(0, 2), None, None
+
+
+def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, device: torch.device) -> Kernel:
+    """Returns `kernel` for ranks that share positions: keys and values are gathered before it.
+
+    Args:
+        kernel: computes attention for some queries and all keys.
+        group: ranks that share a sequence, each with the queries of `rows_of`.
+        seq_len: positions of the whole sequence.
+        device: of the tensors.
+    """
+    order = torch.cat([rows_of(rank, group.size(), seq_len) for rank in range(group.size())]).to(device)
+
+    def of_documents(documents: Tensor, rows: Tensor | None) -> Attend:
+        attend = kernel(documents, rows)
+
+        def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            k, v = _Gather.apply(k, order, group), _Gather.apply(v, order, group)  # type: ignore[no-untyped-call]
+            return attend(q, k, v)
+
+        return gathered
+
+    return of_documents
