@@ -1,27 +1,17 @@
-"""robots.txt (RFC 9309): permission to fetch a URL, crawl delay, AI opt-out and terms of use.
+"""robots.txt and tdmrep.json: permission to fetch a URL, crawl delay, AI opt-out, terms of use, reservations.
 
-Reads a file as Google's parser does, line by line: anything but a rule is skipped, so that an HTML page sent with
-status 200 forbids nothing. Where RFC 9309 and Google differ the stricter one applies: rules with percent signs or
-non-ASCII characters are matched once letter by letter (Google) and once with escapes equal to the character they encode
-(RFC 9309, 2.2.2), and a URL must pass both. `lines` parses the lines; of a file that holds NUL a URL must pass both
-readings. A group for "*FooBot" is none of FooBot for Google; a URL must pass it as well.
+Reads the bytes of one file. robots.txt (RFC 9309) is read as Google's parser does, line by line: anything but a rule is
+skipped, so that an HTML page sent with status 200 forbids nothing; rules end a list of names, unknown lines do not;
+field names are recognised by prefix and in common misspellings; a colon may be missing between two words.
 
-Path patterns of robots.txt: a prefix of the path, "*" for anything, "$" for the end.
+Where RFC 9309 and Google differ the stricter one applies. Rules with percent signs or non-ASCII characters are matched
+once letter by letter (Google) and once with escapes equal to the character they encode (RFC 9309, 2.2.2), and a URL
+must pass both. A file that holds NUL is read in two ways, and a URL must pass both. A group for "*FooBot" is none of
+FooBot for Google; a URL must pass it as well.
 
-A pattern and the path that it is matched against have to be in the same form: `literal` (letter by letter) or `equal`
-(escapes equal to the character they encode).
-
-Parser of a robots.txt into groups: user agents, rules, delays and signals.
-
-Splits a file as Google's parser does: rules end a list of names, unknown lines do not; field names are recognised by
-prefix and in common misspellings; a colon may be missing between two words. A file that holds NUL is read in two ways.
-
-tdmrep.json: reservations of a site against text and data mining.
-
-TDM Reservation Protocol, W3C community group, final report of 2024-05-10, section "TDM File on the Origin Server": an
-array of rules, of which the first whose location matches counts; locations are patterns as in robots.txt, with escapes
-equal to the character they encode. A value other than 0 and 1 is ignored, as the report requires; a number written as a
-string counts as the number.
+tdmrep.json is the file of the TDM Reservation Protocol (W3C community group, final report of 2024-05-10, section "TDM
+File on the Origin Server"): an array of rules, of which the first whose location matches counts. Locations are patterns
+as in robots.txt, with escapes equal to the character they encode.
 """
 
 import json
@@ -37,19 +27,19 @@ MAX_BYTES = 512 << 10
 # Google's parser keeps this much of a line (2083 characters of URL, eight times over, less the end of the string).
 _MAX_LINE = 2083 * 8 - 1
 
-RULES = ("allow", "disallow")
-SIGNALS = ("content-signal", "content-usage")
-LICENSE = "license"
+_RULES = ("allow", "disallow")
+_SIGNALS = ("content-signal", "content-usage")
+_LICENSE = "license"
 _AGENT, _DELAY, _SITEMAP = "agent", "delay", "sitemap"
 
 # A field is recognised by its prefix, as Google does ("Disallowed: /x").
 _FIELDS = (
     (_AGENT, (b"user-agent", b"useragent", b"user agent")),
-    (RULES[0], (b"allow",)),
-    (RULES[1], (b"disallow", b"dissallow", b"dissalow", b"disalow", b"diasllow", b"disallaw")),
+    (_RULES[0], (b"allow",)),
+    (_RULES[1], (b"disallow", b"dissallow", b"dissalow", b"disalow", b"diasllow", b"disallaw")),
     (_DELAY, (b"crawl-delay", b"crawl delay", b"crawldelay")),
     (_SITEMAP, (b"sitemap", b"site-map")),
-    *((field, (field.encode(),)) for field in (*SIGNALS, LICENSE)),
+    *((field, (field.encode(),)) for field in (*_SIGNALS, _LICENSE)),
 )
 _MARKS = (b"\xef\xbb\xbf", b"\xef\xbb", b"\xef")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -60,9 +50,40 @@ _GAP = re.compile(rb"[ \t]+")
 # The end of a group's name: a blank (Google), a version, a remark.
 _NAME_END = re.compile(rb"[\s/(;,]")
 
+_ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
+# Escapes of these are equal to the character; "$" and "*" have to be escaped in patterns to mean themselves.
+_EQUAL = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
+_PATH_START = re.compile(r"[/?;]")
+
+_KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
+"""Characters that a URL parser does not escape in path and query."""
+
+AI_AGENTS = frozenset(
+    {
+        *("gptbot", "ccbot", "google-extended", "applebot-extended", "claudebot", "anthropic-ai", "claude-web"),
+        *("bytespider", "meta-externalagent", "facebookbot", "amazonbot", "cohere-ai", "cohere-training-data-crawler"),
+        *("diffbot", "omgili", "omgilibot", "webzio-extended", "perplexitybot", "ai2bot", "ai2bot-dolma"),
+        *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
+    }
+)
+"""Product tokens, in lower case, of crawlers and controls that gather text for AI: a rule for one of them in robots.txt
+is an AI opt-out. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
+Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
+
+_MOST_TERMS = 50
+_TOKEN = re.compile(r"[a-zA-Z_-]+")
+_UNESCAPED = re.compile(rb"[\x00-\x20\"<>^`{|}\x7f]")
+_TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
+
+_Form = Callable[[str], str]
+
+TDMREP = "/.well-known/tdmrep.json"
+_STATED = ("tdm-reservation", "tdm-policy")
+_MAX_VALUE = 1000
+
 
 @dataclass
-class Group:
+class _Group:
     """One group of the file.
 
     Attributes:
@@ -95,7 +116,7 @@ def beginning(body: bytes) -> bytes:
     return body[: end if end > 0 else MAX_BYTES]
 
 
-def readings(body: bytes) -> tuple[bytes, ...]:
+def _readings(body: bytes) -> tuple[bytes, ...]:
     """Returns the texts that a file stands for, in UTF-8: one, or two where it holds NUL; a URL must pass both.
 
     The first has no NUL, as a person would read the file. In the second NUL ends a line, as in Google's parser.
@@ -104,28 +125,28 @@ def readings(body: bytes) -> tuple[bytes, ...]:
     return (text.replace(b"\0", b""), _CUT_LINE.sub(b"", text)) if b"\0" in text else (text,)
 
 
-def parsed(text: bytes) -> tuple[list[Group], tuple[str, ...], tuple[str, ...]]:
-    """Returns the groups of one of the `readings`, and the URLs of its sitemaps and licences as written."""
-    groups: list[Group] = [Group()]
-    named: dict[str, list[str]] = {_SITEMAP: [], LICENSE: []}
+def _parsed(text: bytes) -> tuple[list[_Group], tuple[str, ...], tuple[str, ...]]:
+    """Returns the groups of one of the `_readings`, and the URLs of its sitemaps and licences as written."""
+    groups: list[_Group] = [_Group()]
+    named: dict[str, list[str]] = {_SITEMAP: [], _LICENSE: []}
     for number, kind, value in _lines(text):
         group = groups[-1]
         if kind in named:
             named[kind].append(value.decode("utf-8", "replace"))
         elif kind == _AGENT:
             if group.closed:
-                group = Group()
+                group = _Group()
                 groups.append(group)
-            group.names.setdefault(_name(value), len(group.names))
-        elif kind in SIGNALS:
+            group.names.setdefault(_field_name(value), len(group.names))
+        elif kind in _SIGNALS:
             group.signals.append((len(group.names), kind, value))
         elif kind == _DELAY:
             group.delays.append((len(group.names), value))
-        elif kind in RULES and group.names:
+        elif kind in _RULES and group.names:
             group.closed = True
             group.rules.append((kind, value))
             group.numbers.append(number)
-    return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[LICENSE]))
+    return groups, tuple(dict.fromkeys(named[_SITEMAP])), tuple(dict.fromkeys(named[_LICENSE]))
 
 
 def _utf8(body: bytes) -> bytes:
@@ -151,7 +172,7 @@ def _lines(text: bytes) -> Iterator[tuple[int, str, bytes]]:
             yield number, kind, value
 
 
-def _name(value: bytes) -> bytes:
+def _field_name(value: bytes) -> bytes:
     if value[:1] == b"*" and (len(value) == 1 or value[1:2].isspace()):
         return b"*"
     name = _NAME_END.split(value, maxsplit=1)[0].lower()
@@ -159,17 +180,8 @@ def _name(value: bytes) -> bytes:
     return name[:1] + name[1:].replace(b"*", b"")
 
 
-_ESCAPE = re.compile(r"%[0-9a-fA-F]{2}")
-# Escapes of these are equal to the character; "$" and "*" have to be escaped in patterns to mean themselves.
-_EQUAL = re.compile(r"%(?:4[1-9A-F]|5[0-9A]|6[1-9A-F]|7[0-9A]|3[0-9]|2[DEA4]|5F|7E)", re.I)
-_PATH_START = re.compile(r"[/?;]")
-
-KEEP = "!$&'()*+,-./:;=?@[\\]_~%#"
-"""Characters that a URL parser does not escape in path and query."""
-
-
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class _Pattern:
     """One pattern: `parts` are the texts between the stars; `end` means that the last one ends the path."""
 
     parts: tuple[str, ...]
@@ -193,10 +205,10 @@ class Pattern:
         return not self.end or (len(path) - len(last) >= at and path.endswith(last))
 
 
-def split(text: str) -> tuple[list[str], bool]:
+def _split(text: str) -> tuple[list[str], bool]:
     """Returns the texts between the stars of a pattern, not normalised yet, and whether it has an end.
 
-    >>> split("/a/**/b*.pdf$")
+    >>> _split("/a/**/b*.pdf$")
     (['/a/', '/b', '.pdf'], True)
     """
     end = text.endswith("$")
@@ -205,21 +217,21 @@ def split(text: str) -> tuple[list[str], bool]:
     return [first, *(part for part in rest[:-1] if part), *rest[-1:]], end
 
 
-def literal(text: str) -> str:
+def _literal(text: str) -> str:
     """Returns the letter-by-letter form: escapes in capitals, and what a URL parser would escape, escaped."""
     if text.isascii() and "%" not in text:
-        return quote(text, safe=KEEP)
+        return quote(text, safe=_KEEP)
     pieces = re.split(r"([^\x00-\x7f]+)", _ESCAPE.sub(lambda found: found[0].upper(), text))
-    return "".join(piece if index % 2 else quote(piece, safe=KEEP) for index, piece in enumerate(pieces))
+    return "".join(piece if index % 2 else quote(piece, safe=_KEEP) for index, piece in enumerate(pieces))
 
 
-def equal(text: str) -> str:
+def _equal(text: str) -> str:
     """Returns the form in which escapes are equal to the character they encode."""
     plain = _EQUAL.sub(lambda found: chr(int(found[0][1:], 16)), text)
-    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=KEEP)
+    return quote(_ESCAPE.sub(lambda found: found[0].upper(), plain).encode("utf-8", "surrogatepass"), safe=_KEEP)
 
 
-def path_of(url: str) -> str:
+def _path_of(url: str) -> str:
     """Returns path, parameters and query of a URL, also of one without scheme or host; "/" where it has none."""
     start = 2 if url.startswith("//") else 0
     early = _PATH_START.search(url, start)
@@ -234,33 +246,14 @@ def path_of(url: str) -> str:
     return path if path[0] == "/" else f"/{path}"
 
 
-AI_AGENTS = frozenset(
-    {
-        *("gptbot", "ccbot", "google-extended", "applebot-extended", "claudebot", "anthropic-ai", "claude-web"),
-        *("bytespider", "meta-externalagent", "facebookbot", "amazonbot", "cohere-ai", "cohere-training-data-crawler"),
-        *("diffbot", "omgili", "omgilibot", "webzio-extended", "perplexitybot", "ai2bot", "ai2bot-dolma"),
-        *("imagesiftbot", "timpibot", "img2dataset", "laion-huggingface-processor", "pangubot", "friendlycrawler"),
-    }
-)
-"""Product tokens, in lower case, of crawlers and controls that gather text for AI: a rule for one of them in robots.txt
-is an AI opt-out. Sources: the pages of OpenAI, Common Crawl, Google, Apple, Anthropic, ByteDance, Meta, Amazon, Cohere,
-Diffbot, Webz.io, Perplexity and Ai2 about their crawlers; the list ai-robots-txt/ai.robots.txt on GitHub (2026-11)."""
-
-_MOST_TERMS = 50
-_TOKEN = re.compile(r"[a-zA-Z_-]+")
-_UNESCAPED = re.compile(rb"[\x00-\x20\"<>^`{|}\x7f]")
-_TRAINING = re.compile(r"(?:^|[\s,;])(?:ai-train|train-ai)\s*=\s*(no|n|yes|y)\b", re.I)
-
-
 @dataclass(frozen=True, slots=True)
-class _Rule(Pattern):
+class _Rule(_Pattern):
     """One Allow or Disallow; of those that match the one of the highest priority decides."""
 
     allow: bool
     priority: int
 
 
-_Form = Callable[[str], str]
 _Known = dict[tuple[str, bytes, _Form], list[_Rule]]
 
 
@@ -274,18 +267,18 @@ class _RuleSet:
         known: rules by line, shared by all sets of one file.
     """
 
-    def __init__(self, groups: list[Group], known: _Known) -> None:
+    def __init__(self, groups: list[_Group], known: _Known) -> None:
         lines = dict.fromkeys(line for group in groups for line in group.rules)
         self.escaped = any(b"%" in value or not value.isascii() for _, value in lines)
-        self._literal = _sorted(lines, known, literal)
-        self._equal = _sorted(lines, known, equal) if self.escaped else self._literal
+        self._literal = _sorted(lines, known, _literal)
+        self._equal = _sorted(lines, known, _equal) if self.escaped else self._literal
         self._last: dict[_Form, tuple[str, _Rule | None]] = {}
 
     def first(self, path: str, form: _Form) -> _Rule | None:
         """Returns the first rule that matches a path of a form, or None."""
         known = self._last.get(form)
         if known is None or known[0] != path:
-            rules = self._literal if form is literal else self._equal
+            rules = self._literal if form is _literal else self._equal
             known = self._last[form] = path, next((rule for rule in rules if rule.matches(path)), None)
         return known[1]
 
@@ -298,12 +291,12 @@ class _Rules:
         self._escaped = any(one.escaped for one in sets)
 
     def allow(self, url: str) -> bool:
-        path = path_of(url)
-        if not self._decided(literal(path), literal):
+        path = _path_of(url)
+        if not self._decided(_literal(path), _literal):
             return False
         if not self._escaped and "%" not in path and path.isascii():
             return True
-        return self._decided(equal(path), equal)
+        return self._decided(_equal(path), _equal)
 
     def _decided(self, path: str, form: _Form) -> bool:
         firsts = [rule for one in self._sets if (rule := one.first(path, form))]
@@ -320,9 +313,9 @@ class Robots:
     """
 
     def __init__(self, body: bytes, agent: str) -> None:
-        texts = readings(body)
-        groups, self.sitemaps, licenses = parsed(texts[0])
-        files = [groups, *(parsed(text)[0] for text in texts[1:])]
+        texts = _readings(body)
+        groups, self.sitemaps, licenses = _parsed(texts[0])
+        files = [groups, *(_parsed(text)[0] for text in texts[1:])]
         known: _Known = {}
         self._rules = [_Rules([_RuleSet(chosen, known)]) for file in files for chosen in _chosen(agent, file)]
         self._against_ai = [rules for file in files for rules in _against_ai(file, known)]
@@ -352,7 +345,7 @@ class Robots:
         """
         if any(not rules.allow(url) for rules in self._against_ai):
             return True
-        path = path_of(url)
+        path = _path_of(url)
         return next((says_no for start, says_no in self._signals if path.startswith(start)), False)
 
     def terms(self, url: str) -> list[tuple[str, str]]:
@@ -362,9 +355,9 @@ class Robots:
         """
         if not (self._stated or self._licenses):
             return []
-        path = path_of(url)
+        path = _path_of(url)
         terms = [(name, text) for name, text in self._stated if path.startswith(_start_of(text))]
-        return terms + [(LICENSE, address) for address in self._licenses]
+        return terms + [(_LICENSE, address) for address in self._licenses]
 
 
 class Decision(NamedTuple):
@@ -385,25 +378,25 @@ class Decision(NamedTuple):
 
 def decided_by(body: bytes, agent: str, url: str) -> Decision:
     """Returns which rule of a robots.txt decides whether a crawler may fetch `url`; agrees with `Robots.allows`."""
-    decisions = [_decision(chosen, url) for text in readings(body) for chosen in _chosen(agent, parsed(text)[0])]
+    decisions = [_decision(chosen, url) for text in _readings(body) for chosen in _chosen(agent, _parsed(text)[0])]
     return next((decision for decision in decisions if not decision.allowed), decisions[0])
 
 
 def ai_optout_by(body: bytes, url: str) -> Decision:
     """Returns the rule for an AI crawler that forbids `url`; an allowing decision if there is none."""
-    files = (parsed(text)[0] for text in readings(body))
+    files = (_parsed(text)[0] for text in _readings(body))
     decisions = (_decision(chosen, url) for groups in files for chosen in _for_ai(groups))
     return next((decision for decision in decisions if not decision.allowed), Decision(allowed=True))
 
 
-def _decision(groups: list[Group], url: str) -> Decision:
-    path, known = path_of(url), [Decision(allowed=True)]
-    for form in (literal, equal):
+def _decision(groups: list[_Group], url: str) -> Decision:
+    path, known = _path_of(url), [Decision(allowed=True)]
+    for form in (_literal, _equal):
         candidates = [
             (rule, number, f"{verb.capitalize()}: {value.decode('utf-8', 'replace')}", group)
             for group in groups
             for (verb, value), number in zip(group.rules, group.numbers, strict=True)
-            for rule in _rules(verb == RULES[0], value, form)
+            for rule in _rules(verb == _RULES[0], value, form)
         ]
         candidates.sort(key=lambda candidate: (-candidate[0].priority, not candidate[0].allow))
         for rule, number, text, group in candidates:
@@ -415,7 +408,7 @@ def _decision(groups: list[Group], url: str) -> Decision:
     return next((decision for decision in known if not decision.allowed), known[-1])
 
 
-def _chosen(agent: str, groups: list[Group]) -> list[list[Group]]:
+def _chosen(agent: str, groups: list[_Group]) -> list[list[_Group]]:
     """Returns the groups that apply to `agent`, in lists: a URL must be allowed by the rules of each list."""
     names = _names_of(agent, groups)
     starred = {b"*" + _token(name) for name in names or {agent.encode("utf-8", "replace")}}
@@ -425,7 +418,7 @@ def _chosen(agent: str, groups: list[Group]) -> list[list[Group]]:
     return [*chosen, meant] if meant else chosen
 
 
-def _names_of(agent: str, groups: list[Group]) -> set[bytes]:
+def _names_of(agent: str, groups: list[_Group]) -> set[bytes]:
     """Returns the names in the file that mean `agent`.
 
     A product token is compared as Google does: equal up to the first character that a token cannot contain. Any other
@@ -446,12 +439,12 @@ def _token(name: bytes) -> bytes:
     return found[0].encode() if found else b""
 
 
-def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
+def _against_ai(groups: list[_Group], known: _Known) -> list[_Rules]:
     """Returns the rules for every AI crawler that the file names.
 
     Groups for the same crawlers are one set, so that the work grows with the file, not with the file times crawlers.
     """
-    shared: dict[frozenset[str], list[Group]] = {}
+    shared: dict[frozenset[str], list[_Group]] = {}
     for group in groups:
         if agents := _ai_agents(group):
             shared.setdefault(agents, []).append(group)
@@ -463,11 +456,11 @@ def _against_ai(groups: list[Group], known: _Known) -> list[_Rules]:
     return [_Rules([sets[one] for one in several]) for several in set(map(tuple, of_agent.values()))]
 
 
-def _ai_agents(group: Group) -> frozenset[str]:
+def _ai_agents(group: _Group) -> frozenset[str]:
     return frozenset(name.decode("latin-1").removeprefix("*") for name in group.names) & AI_AGENTS
 
 
-def _for_ai(groups: list[Group]) -> list[list[Group]]:
+def _for_ai(groups: list[_Group]) -> list[list[_Group]]:
     """Returns the groups of every AI crawler that the file names, each list once."""
     of_agent: dict[str, list[int]] = {}
     for number, group in enumerate(groups):
@@ -476,7 +469,7 @@ def _for_ai(groups: list[Group]) -> list[list[Group]]:
     return [[groups[number] for number in numbers] for numbers in sorted(set(map(tuple, of_agent.values())))]
 
 
-def _delay(groups: list[Group], names: set[bytes]) -> float | None:
+def _delay(groups: list[_Group], names: set[bytes]) -> float | None:
     delays = []
     for group in groups:
         for value in (value for above, value in group.delays if group.addresses(names, above)):
@@ -489,7 +482,7 @@ def _delay(groups: list[Group], names: set[bytes]) -> float | None:
     return max(delays, default=None)
 
 
-def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
+def _signals(groups: list[_Group], names: set[bytes]) -> list[tuple[str, bool]]:
     """Returns (path prefix, whether training is refused) of every signal, in order of precedence."""
     signals = []
     for _, text in _stated(groups, names):
@@ -499,7 +492,7 @@ def _signals(groups: list[Group], names: set[bytes]) -> list[tuple[str, bool]]:
     return sorted(signals, key=lambda signal: (-len(signal[0]), not signal[1]))
 
 
-def _stated(groups: list[Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
+def _stated(groups: list[_Group], names: set[bytes]) -> Iterator[tuple[str, str]]:
     """Yields (field, value) of every signal for a crawler of one of `names`, or above all groups."""
     for group in groups:
         for above, name, value in group.signals:
@@ -518,7 +511,7 @@ def _sorted(lines: Iterable[tuple[str, bytes]], known: _Known, form: _Form) -> l
     for verb, value in lines:
         parsed_rules = known.get((verb, value, form))
         if parsed_rules is None:
-            parsed_rules = known[verb, value, form] = _rules(verb == RULES[0], value, form)
+            parsed_rules = known[verb, value, form] = _rules(verb == _RULES[0], value, form)
         rules += parsed_rules
     return sorted(rules, key=_order)
 
@@ -528,9 +521,9 @@ def _order(rule: _Rule) -> tuple[int, bool]:
 
 
 def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
-    if not value or (allow and form is literal and _UNESCAPED.search(value)):
+    if not value or (allow and form is _literal and _UNESCAPED.search(value)):
         return []  # an empty rule matches nothing; nor does, letter by letter, what a URL has only as an escape
-    pattern = quote(value, safe=KEEP)
+    pattern = quote(value, safe=_KEEP)
     if not allow and pattern[0] not in "/*":
         pattern = f"/{pattern}"  # "Disallow: private" was meant as a path
     rules = [_rule(allow, pattern, form)]
@@ -544,13 +537,8 @@ def _rules(allow: bool, value: bytes, form: _Form) -> list[_Rule]:
 
 
 def _rule(allow: bool, pattern: str, form: _Form) -> _Rule:
-    parts, end = split(pattern)
+    parts, end = _split(pattern)
     return _Rule(tuple(map(form, parts)), end, allow, len(pattern))
-
-
-TDMREP = "/.well-known/tdmrep.json"
-_STATED = ("tdm-reservation", "tdm-policy")
-_MAX_VALUE = 1000
 
 
 class Reservations:
@@ -576,27 +564,27 @@ class Reservations:
             raise ValueError(f"it is no JSON: {error}") from None
         if not isinstance(rules, list):
             raise ValueError("it is no array")
-        self._rules: list[tuple[Pattern, bool, tuple[tuple[str, str], ...]]] = []
+        self._rules: list[tuple[_Pattern, bool, tuple[tuple[str, str], ...]]] = []
         for rule in rules:
             location = rule.get("location") if isinstance(rule, dict) else None
             if isinstance(location, str):
                 stated = tuple((name, str(rule[name])[:_MAX_VALUE]) for name in _STATED if name in rule)
-                self._rules.append((_pattern(location), _is_one(rule.get("tdm-reservation")), stated))
+                self._rules.append((_location(location), _is_one(rule.get("tdm-reservation")), stated))
 
     def reserves(self, url: str) -> bool:
         """Returns whether the file reserves `url` from mining; False where no rule matches."""
-        path = equal(path_of(url))
+        path = _equal(_path_of(url))
         return next((reserved for pattern, reserved, _ in self._rules if pattern.matches(path)), False)
 
     def terms(self, url: str) -> tuple[tuple[str, str], ...]:
         """Returns the properties of the rule for `url`, as (property, value): reservation and policy."""
-        path = equal(path_of(url))
+        path = _equal(_path_of(url))
         return next((stated for pattern, _, stated in self._rules if pattern.matches(path)), ())
 
 
-def _pattern(location: str) -> Pattern:
-    parts, end = split(location)
-    return Pattern(tuple(map(equal, parts)), end)
+def _location(location: str) -> _Pattern:
+    parts, end = _split(location)
+    return _Pattern(tuple(map(_equal, parts)), end)
 
 
 def _is_one(value: object) -> bool:
