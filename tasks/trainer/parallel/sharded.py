@@ -1,6 +1,10 @@
 """A model whose parameters, gradients and optimizer state are sharded over ranks.
 
 Gradients are those of one rank up to rounding: sums over ranks are taken by the collectives, in their order.
+
+Contribution: a fingerprint of what a rank adds to gradients that are summed over ranks.
+
+FSDP has a rank's own gradient nowhere but in the buffers that it sums, one per layer and reduction.
 """
 
 import logging
@@ -14,13 +18,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import SymInt, Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tasks.core.digest import sha256_of_file
@@ -34,7 +39,6 @@ from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.contribution import contribution_of
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.parallel.memory import memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
@@ -42,7 +46,7 @@ from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
 from tasks.trainer.rank_copies import RankCopies
-from tasks.trainer.self_test import hash_of
+from tasks.trainer.self_test import BITS, hash_of
 
 log = logging.getLogger(__name__)
 
@@ -289,3 +293,52 @@ def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
     members = [list(range(first, first + size)) for first in range(0, mesh.layout.ranks, size)]
     mine, _ = dist.new_subgroups_by_enumeration(members, timeout=TIMEOUT, backend="gloo")  # type: ignore[no-untyped-call]
     return cast(dist.ProcessGroup, mine)
+
+
+GPU_TOLERANCE = 0.01
+"""Relative difference of two norms of one gradient on a GPU, whose kernels add in no fixed order."""
+
+
+class Contribution(DefaultReduceScatter):
+    """The sum over ranks of some layers' gradients, which reads what this rank adds.
+
+    On a CPU, where a gradient has the same bits when it is computed again, the fingerprint is a hash of them. On a GPU
+    it is the Euclidean norm.
+
+    Args:
+        device: of the gradients.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.tolerance = 0.0 if device.type == "cpu" else GPU_TOLERANCE
+        self._total = torch.zeros((), dtype=torch.float64 if self.tolerance else torch.int64, device=device)
+        self._filling: Tensor | None = None
+
+    def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Returns memory for what is added, and with the next call for the sum: then the first is filled, and read."""
+        memory: Tensor = super().allocate(size, dtype=dtype, device=device)
+        if self._filling is None:
+            self._filling = memory
+            return memory
+        if self.tolerance:
+            self._total += torch.linalg.vector_norm(self._filling).double().square()
+        else:
+            self._total += hash_of([self._filling])
+        self._filling = None
+        return memory
+
+    def take(self) -> float:
+        """Returns the fingerprint of all that was added since the last call."""
+        total = float(self._total.sqrt() if self.tolerance else self._total.bitwise_and(2**BITS - 1))
+        self._total.zero_()
+        return total
+
+
+def contribution_of(chunks: Sequence[torch.nn.Module], mesh: Mesh) -> Contribution:
+    """Returns what reads the gradients of all FSDP modules of this rank from now on."""
+    made = Contribution(mesh.device)
+    for chunk in chunks:
+        for module in chunk.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_reduce_scatter(made)
+    return made
