@@ -1,20 +1,18 @@
 """Stage `generate`: writes the fetch list of one partition, in the order of its front queues.
 
 Reads the seeds, the host ranks, the hosts file, the takedowns in force (nothing of them is listed) and, from the second
-cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>`
-(`tasks.stages.crawl.storage.fetchlist`), with a copy of the hosts file (`policy.json`).
+cycle on, the partition's crawl DB. Writes the artifact `fetchlist/p<n>` (`tasks.stages.crawl.storage.fetchlist`), with
+a copy of the hosts file (`policy.json`).
+
+When known URLs are due, the hosts file may change: pages of a host with an interval of its own are due so long after
+their last fetch, or after that of their seed if it is shorter; failures, pages that are gone and pages that name
+another address as their own wait as they would. What the file lists to be fetched again is due at once, until it was
+tried after the moment that the file names.
 
 What is due is scored: the host's rank, divided by the depth, more the longer it has been waiting (so that nothing
 starves), times a seed's own score. Per host no more URLs are listed than the time box allows at the host's pace. Front
 queues are powers of two of the score; inside a queue hosts take turns. 10 million known URLs, half of them due, take
 some 15 CPU-seconds.
-
-When known URLs are due by the hosts file, as SQL over the crawl DB, and for one row.
-
-Pages of a host with an interval of its own are due so long after their last fetch, seeds with a shorter one of theirs
-after that; failures, pages that are gone and
-pages that name another address as their own wait as they would. What is asked for again is due at once, until it was
-tried after the moment that the file names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,12 +35,20 @@ from tasks.stages.crawl.rank import RANKS_FILE
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
 
+VERSION = 4
+
+# A page that is overdue by so many days counts twice.
+_WAITING_DAYS = 30
+# What operators ask for is ten front queues ahead.
+_ASKED_FACTOR = 1024
+
+# Of pages whose due time a host's own interval sets.
 _FETCHED = (crawldb.FETCHED, crawldb.NOT_MODIFIED, crawldb.REDIRECT_TEMPORARY, crawldb.REDIRECT_PERMANENT)
 _TIME = pa.timestamp("us", tz="UTC")
 _HOST = crawldb.HOST_OF_URL.replace("url", "p.url")
 
-# What was taken down (no due time) stays away.
-_ASKED_AGAIN = f"""
+# What the hosts file lists to be fetched again; what was taken down (no due time) stays away.
+_ASKED = f"""
 CREATE TABLE asked AS
 SELECT p.key FROM previous p JOIN (
   SELECT p.key, a.at FROM previous p JOIN again_hosts a ON {_HOST} = a.host
@@ -68,79 +74,10 @@ FROM previous p LEFT JOIN asked a ON p.key = a.key LEFT JOIN paced i ON {_HOST} 
 ) s ON p.key = s.key
 """
 
-
-def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
-    """Makes the view `timed`: `previous` with the due times by the hosts file, and whether a row is `asked` for.
-
-    Args:
-        connection: with the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
-        policy: the hosts file.
-        now: when what is asked for is due.
-    """
-    again = {entry: at for entry, at in policy.again.items() if at <= now}
-    if not again and not policy.has_intervals:
-        connection.execute("CREATE TEMP VIEW timed AS SELECT *, false AS asked FROM previous")
-        return
-    query = f"SELECT DISTINCT {crawldb.HOST_OF_URL} FROM previous"
-    hosts = [host for (host,) in connection.execute(query).fetchall()]
-    paced = [(host, interval) for host in hosts if (interval := policy.interval_s(host)) is not None]
-    connection.register("paced", _typed_table({"host": pa.string(), "interval_s": pa.int64()}, paced))
-    whole = [(host, at) for host in hosts if (at := policy.host_again_since(host)) and at <= now]
-    urls = [(key(entry).hex(), at) for entry, at in again.items() if "://" in entry and not entry.endswith("*")]
-    begun = [(authority(entry), entry[:-1], at) for entry, at in again.items() if "://" in entry and entry[-1] == "*"]
-    connection.register("again_hosts", _typed_table({"host": pa.string(), "at": _TIME}, whole))
-    connection.register("again_urls", _typed_table({"key": pa.string(), "at": _TIME}, urls))
-    connection.register(
-        "again_prefixes", _typed_table({"host": pa.string(), "prefix": pa.string(), "at": _TIME}, begun)
-    )
-    connection.execute(_ASKED_AGAIN)
-    connection.execute(_TIMED.replace("$now", duck.quoted(now.isoformat())))
-
-
-def due_of(
-    row: Mapping[str, Any], policy: Policy, now: datetime, seed_interval_s: int | None = None
-) -> tuple[datetime | None, bool]:
-    """Returns when a row of the crawl DB is due by the hosts file, and whether it is asked for.
-
-    Args:
-        row: of crawldb.URLS.
-        policy: the hosts file.
-        now: when what is asked for is due.
-        seed_interval_s: the interval of the URL as a seed, or None.
-    """
-    due: datetime | None = row["next_due"]
-    last: datetime | None = row["last_fetch"]
-    since = policy.again_since(row["url"])
-    if due is None:
-        return None, False
-    if since and since <= now and (last is None or last < since):
-        return min(due, now), True
-    interval = policy.interval_s(authority(row["url"]))
-    if interval is None or last is None or row["fails"] or row["status"] not in _FETCHED:
-        return due, False
-    if row["canonical"] not in (None, "", row["url"]):
-        return due, False
-    return last + timedelta(seconds=min(interval, seed_interval_s or interval)), False
-
-
-def _typed_table(columns: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    values = list(zip(*rows, strict=True)) or [()] * len(columns)
-    return pa.table(
-        {name: pa.array(list(value), kind) for (name, kind), value in zip(columns.items(), values, strict=True)}
-    )
-
-
-VERSION = 4
-
-# A page that is overdue by so many days counts twice.
-_WAITING_DAYS = 30
-# What operators ask for is ten front queues ahead.
-_ASKED = 1024
-
 _DUE = f"""
 CREATE TABLE due AS
 SELECT key, url, host, depth, overdue_days, seed, asked FROM (
-  SELECT p.key, p.url, {crawldb.HOST_OF_URL.replace("url", "p.url")} AS host, p.depth, s.key IS NOT NULL AS seed,
+  SELECT p.key, p.url, {_HOST} AS host, p.depth, s.key IS NOT NULL AS seed,
     greatest(0, date_diff('second', p.next_due, $now) / 86400.0) AS overdue_days, p.asked
   FROM timed p LEFT JOIN seeds s ON p.key = s.key
   WHERE p.next_due <= $now OR p.next_due IS NULL -- was taken down: out of scope, unless it was lifted
@@ -181,7 +118,7 @@ CREATE TABLE chosen AS
 WITH scored AS (
   SELECT d.key, d.url, d.host, d.depth, d.seed, l.domain, l.cap,
     l.score / (1 + d.depth) * (1 + least(d.overdue_days, 365) / {_WAITING_DAYS})
-      * CASE WHEN d.asked THEN {_ASKED} ELSE 1 END AS score
+      * CASE WHEN d.asked THEN {_ASKED_FACTOR} ELSE 1 END AS score
   FROM due d JOIN listed l USING (host) WHERE l.in_domain <= $hosts_per_domain
 ), weighed AS (
   SELECT a.* REPLACE (a.score * coalesce(s.score, 1.0) AS score) FROM scored a LEFT JOIN seeds s ON a.key = s.key
@@ -214,11 +151,6 @@ WHERE r.fetched_at > '{since}'::TIMESTAMPTZ ORDER BY r.origin
 """
 
 
-def external(config: CrawlConfig) -> dict[str, list[str]]:
-    """Returns the files outside the store that the stage reads, by role."""
-    return {"hosts_file": [config.hosts_file]} if config.hosts_file else {}
-
-
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Writes the fetch list of the partition named by `output.member`."""
     scratch = output.scratch
@@ -239,6 +171,11 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     record = output.committed["fetchlist"]
     due = int(record.metrics["due"])
     return Report(note=f"{record.rows_out} of {due} URLs that are due, on {record.metrics['hosts']:.0f} hosts")
+
+
+def external(config: CrawlConfig) -> dict[str, list[str]]:
+    """Returns the files outside the store that the stage reads, by role."""
+    return {"hosts_file": [config.hosts_file]} if config.hosts_file else {}
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, inputs: Inputs, number: int) -> None:
@@ -279,6 +216,67 @@ def _choose(
     }
     connection.execute(_CHOSEN, caps)
     return int(connection.execute("SELECT count(*) FROM due").fetchall()[0][0])
+
+
+def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
+    """Makes the view `timed`: `previous` with the due times by the hosts file, and whether a row is `asked` for.
+
+    Args:
+        connection: with the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
+        policy: the hosts file.
+        now: when what is asked for is due.
+    """
+    again = {entry: at for entry, at in policy.again.items() if at <= now}
+    if not again and not policy.has_intervals:
+        connection.execute("CREATE TEMP VIEW timed AS SELECT *, false AS asked FROM previous")
+        return
+    query = f"SELECT DISTINCT {crawldb.HOST_OF_URL} FROM previous"
+    hosts = [host for (host,) in connection.execute(query).fetchall()]
+    paced = [(host, interval) for host in hosts if (interval := policy.interval_s(host)) is not None]
+    connection.register("paced", _typed_table({"host": pa.string(), "interval_s": pa.int64()}, paced))
+    whole = [(host, at) for host in hosts if (at := policy.host_again_since(host)) and at <= now]
+    urls = [(key(entry).hex(), at) for entry, at in again.items() if "://" in entry and not entry.endswith("*")]
+    begun = [(authority(entry), entry[:-1], at) for entry, at in again.items() if "://" in entry and entry[-1] == "*"]
+    connection.register("again_hosts", _typed_table({"host": pa.string(), "at": _TIME}, whole))
+    connection.register("again_urls", _typed_table({"key": pa.string(), "at": _TIME}, urls))
+    connection.register(
+        "again_prefixes", _typed_table({"host": pa.string(), "prefix": pa.string(), "at": _TIME}, begun)
+    )
+    connection.execute(_ASKED)
+    connection.execute(_TIMED.replace("$now", duck.quoted(now.isoformat())))
+
+
+def due_of(
+    row: Mapping[str, Any], policy: Policy, now: datetime, seed_interval_s: int | None = None
+) -> tuple[datetime | None, bool]:
+    """Returns when a row of the crawl DB is due by the hosts file, and whether it is asked for.
+
+    Args:
+        row: of crawldb.URLS.
+        policy: the hosts file.
+        now: when what is asked for is due.
+        seed_interval_s: the interval of the URL as a seed, or None.
+    """
+    due: datetime | None = row["next_due"]
+    last: datetime | None = row["last_fetch"]
+    since = policy.again_since(row["url"])
+    if due is None:
+        return None, False
+    if since and since <= now and (last is None or last < since):
+        return min(due, now), True
+    interval = policy.interval_s(authority(row["url"]))
+    if interval is None or last is None or row["fails"] or row["status"] not in _FETCHED:
+        return due, False
+    if row["canonical"] not in (None, "", row["url"]):
+        return due, False
+    return last + timedelta(seconds=min(interval, seed_interval_s or interval)), False
+
+
+def _typed_table(columns: Mapping[str, pa.DataType], rows: Iterable[tuple[Any, ...]]) -> pa.Table:
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    return pa.table(
+        {name: pa.array(list(value), kind) for (name, kind), value in zip(columns.items(), values, strict=True)}
+    )
 
 
 def _rewrite(connection: duckdb.DuckDBPyConnection, policy: Policy) -> None:

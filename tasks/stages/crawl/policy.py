@@ -1,13 +1,6 @@
-"""Host policy: the hosts file as applied by one task of a cycle.
+"""Host policy: operators' settings for single hosts, separate from the recipe and its version.
 
-Reads the hosts file (`hosts_file`), and the copy of the previous stage: generate writes `policy.json` into the fetch
-list, fetch `policy/<attempt>.json` into the segment. Headers and rewriting rules are those of the copy: a resumed fetch
-continues as it began. What slows a host down or stops it is read repeatedly from the file and applies at once: denials
-(their removal with the next cycle), delays, pauses, dropped queues, and caps that are lower than those of the copy.
-
-The hosts file: operators' settings for single hosts, separate from the recipe and its version.
-
-Reads TOML from a local path or an object store (`[crawl] hosts_file`):
+Operators write the hosts file (`HostsFile`), TOML at a local path or in an object store (`[crawl] hosts_file`):
 
     deny = ["example.org", "*.shop.example", "example.net:8080"]
 
@@ -25,6 +18,12 @@ Reads TOML from a local path or an object store (`[crawl] hosts_file`):
 
 Values of headers and cookies may be credentials: the file only has references to them, so that it can be stored in
 artifacts unchanged.
+
+`Policy` is the file as applied by one task of a cycle. It reads the file, and the copy of the previous stage: generate
+writes `policy.json` into the fetch list, fetch `policy/<attempt>.json` into the segment. Headers and rewriting rules
+are those of the copy: a resumed fetch continues as it began. What slows a host down or stops it is read repeatedly from
+the file and applies at once: denials (their removal with the next cycle), delays, pauses, dropped queues, and caps that
+are lower than those of the copy.
 """
 
 import asyncio
@@ -52,6 +51,20 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, host_and_port
 from tasks.stages.crawl.config import CrawlConfig
+
+log = logging.getLogger("sluice.crawl")
+
+FILE = "policy.json"
+HOST_DENIED = "host_denied"
+HOST_DROPPED = "host_dropped"
+HOST_PAUSED = "host_paused"
+"""A page that is not rendered, since its host is paused when its turn comes."""
+EVERY_S = 10.0
+"""Seconds between two reads of the hosts file."""
+_FILES = "policy"
+# What a running fetch takes over from the file.
+_AT_ONCE = frozenset({"delay_s", "max_pages", "pause", "drop_before"})
+_WWW = "www."
 
 _ENTRY = re.compile(r"(\*\.)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?")
 # RFC 9110, 5.6.2.
@@ -161,6 +174,9 @@ class HostSettings(Config):
         return given
 
 
+_NO_SETTINGS = HostSettings()
+
+
 class HostsFile(Config):
     """A hosts file as it is read."""
 
@@ -228,23 +244,6 @@ def _check_entry(entry: str) -> None:
         raise ValueError(f"{entry!r} is no host; write host, host:port or *.domain in lower case, names in ASCII")
     if entry.startswith("*.") and host_and_port(url)[1] is not None:
         raise ValueError(f"{entry!r}: a domain has no port")
-
-
-log = logging.getLogger("sluice.crawl")
-
-FILE = "policy.json"
-_FILES = "policy"
-HOST_DENIED = "host_denied"
-HOST_DROPPED = "host_dropped"
-HOST_PAUSED = "host_paused"
-"""A page that is not rendered, since its host is paused when its turn comes."""
-EVERY_S = 10.0
-"""Seconds between two reads of the hosts file."""
-
-_NO_SETTINGS = HostSettings()
-# What a running fetch takes over from the file.
-_AT_ONCE = frozenset({"delay_s", "max_pages", "pause", "drop_before"})
-_WWW = "www."
 
 
 @dataclass(frozen=True)

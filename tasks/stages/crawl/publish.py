@@ -1,13 +1,9 @@
 """Stage `publish`: closes a crawl cycle with one artifact that names every WARC file and the new crawl DB.
 
 Reads the segments, the rendered pages and the new crawl DB. Writes `manifest.parquet` (archive.MANIFEST_SCHEMA),
-`index.cdxj`, and the report (`tasks.stages.crawl.publish`). The WARC files stay in the segments: publishing
-costs no copy. The next cycle starts from the crawl DB that the newest of these artifacts was made from: its record is
-the pointer that is swapped.
-
-Report of a crawl cycle: by registered domain, by reason, and takedowns.
-
-Reads the logs of the segments, their host tables, and the new crawl DB.
+`index.cdxj`, and a report: `domains.parquet`, the cycle by registered domain, and `takedown.parquet`, the captures that
+may no longer be kept. The WARC files stay in the segments: publishing costs no copy. The next cycle starts from the
+crawl DB that the newest of these artifacts was made from: its record is the pointer that is swapped.
 """
 
 import contextlib
@@ -32,6 +28,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb, duck, fetchlog
 from tasks.stages.crawl.storage.fetchlog import DUPLICATE, FETCH_LOG, NOT_MODIFIED, SUCCESS
 from tasks.stages.crawl.storage.segment import INDEX, LOG, WARC
+
+VERSION = 4
 
 DOMAINS_FILE = "domains.parquet"
 TAKEDOWN_FILE = "takedown.parquet"
@@ -65,46 +63,6 @@ _REASONS = """
 SELECT reason, count(*) FROM log WHERE reason NOT IN ('', 'redirect', 'duplicate') GROUP BY reason ORDER BY reason
 """
 _PAGES = f"SELECT count(*) FILTER (status = '{DUPLICATE}'), count(*) FILTER (unread <> '') FROM log"
-
-
-def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
-    """Creates the views and the table of domains that the queries above read."""
-    duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
-    seen = [(one, path) for one in segments for path in one.files(fetchlog.HOSTS)]
-    duck.view(connection, "seen", seen, fetchlog.SEEN_HOSTS)
-    duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
-    duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
-    connection.execute(_DOMAINS)
-
-
-def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    """Returns the cycle's numbers: duplicates, pages without links, URLs by status, and without a page by reason."""
-    statuses = connection.execute("SELECT status, count(*) FROM urls GROUP BY status ORDER BY status").fetchall()
-    reasons = connection.execute(_REASONS).fetchall()
-    ((duplicates, unread),) = connection.execute(_PAGES).fetchall()
-    return {
-        "duplicates": float(duplicates),
-        "links_unread": float(unread),
-        **{status: float(count) for status, count in statuses},
-        **{f"errors.{reason}": float(count) for reason, count in reasons},
-    }
-
-
-def page(domains: pa.Table) -> bytes:
-    """Returns the table of domains as an HTML page, the largest domains first."""
-    rows = [[_text(value) for value in row.values()] for row in domains.slice(0, _SHOWN).to_pylist()]
-    names = [name.replace("_", " ") for name in domains.column_names]
-    html = template(__package__, "health.html").render(names=names, rows=rows, more=domains.num_rows - _SHOWN)
-    return html.encode()
-
-
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    return "" if value is None else str(value)
-
-
-VERSION = 4
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -179,3 +137,40 @@ def _lines(file: io.TextIOWrapper, segment: Artifact) -> Iterator[str]:
         entry = json.loads(fields)
         entry["filename"] = f"{segment.path}/{entry['filename']}"
         yield f"{where} {when} {json.dumps(entry, ensure_ascii=True)}\n"
+
+
+def attach(connection: duckdb.DuckDBPyConnection, segments: Sequence[Artifact], databases: Sequence[Artifact]) -> None:
+    """Creates the views and the table of domains that the queries above read."""
+    duck.view(connection, "log", [(one, path) for one in segments for path in one.files(LOG)], FETCH_LOG)
+    seen = [(one, path) for one in segments for path in one.files(fetchlog.HOSTS)]
+    duck.view(connection, "seen", seen, fetchlog.SEEN_HOSTS)
+    duck.view(connection, "hosts", [(one, crawldb.HOSTS_FILE) for one in databases], crawldb.HOSTS)
+    duck.view(connection, "urls", [(one, crawldb.URLS_FILE) for one in databases], crawldb.URLS)
+    connection.execute(_DOMAINS)
+
+
+def figures(connection: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    """Returns the cycle's numbers: duplicates, pages without links, URLs by status, and without a page by reason."""
+    statuses = connection.execute("SELECT status, count(*) FROM urls GROUP BY status ORDER BY status").fetchall()
+    reasons = connection.execute(_REASONS).fetchall()
+    ((duplicates, unread),) = connection.execute(_PAGES).fetchall()
+    return {
+        "duplicates": float(duplicates),
+        "links_unread": float(unread),
+        **{status: float(count) for status, count in statuses},
+        **{f"errors.{reason}": float(count) for reason, count in reasons},
+    }
+
+
+def page(domains: pa.Table) -> bytes:
+    """Returns the table of domains as an HTML page, the largest domains first."""
+    rows = [[_text(value) for value in row.values()] for row in domains.slice(0, _SHOWN).to_pylist()]
+    names = [name.replace("_", " ") for name in domains.column_names]
+    html = template(__package__, "health.html").render(names=names, rows=rows, more=domains.num_rows - _SHOWN)
+    return html.encode()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "" if value is None else str(value)

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy import sparse
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
@@ -72,6 +71,9 @@ def scores(edges: pa.Table) -> pa.Table:
 
 def _pagerank(source: NDArray[np.int64], target: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Returns the stationary distribution over `count` hosts; hosts without links distribute evenly."""
+    # Imported here: generate, and `why` with it, need no more of this module than a name.
+    from scipy import sparse
+
     given = np.bincount(source, minlength=count)
     share = 1.0 / given[source]
     flow = sparse.csr_matrix((share, (target, source)), shape=(count, count))

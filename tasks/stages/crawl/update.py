@@ -1,30 +1,24 @@
 """Stage `update`: merges fetched pages and links into one partition of the crawl DB, and sets due times.
 
 Reads the partition's seeds, fetch list and segment, the links that all segments and rendered pages have for it, its
-previous crawl DB, and the takedowns of the cycle, of which nothing is due any more. Writes the artifact `crawldb/p<n>`
-(`tasks.stages.crawl.storage.crawldb`), a new generation. The rules are in `tasks.stages.crawl.update`; 10 million known
-URLs, 500,000 fetched and 35 million links take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
+previous crawl DB, and the takedowns of the cycle. Writes the artifact `crawldb/p<n>`
+(`tasks.stages.crawl.storage.crawldb`), a new generation. 10 million known URLs, 500,000 fetched and 35 million links
+take some 20 CPU-seconds and 1.3 GB (`benchmarks/crawldb.py`).
 
-Merge of one cycle into the crawl DB, as SQL: known URLs, their status, when they are due again.
-
-Views: `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the partition, not too deep),
-`listed` (fetchlist.FETCHLIST), `seeds` (inject.SEEDS of the partition). Rows that were not tried are written first,
-then those that were, both in the previous order, then the new ones by key: no sort of the whole, and equal inputs give
-equal bytes. Of rows that were not tried only the due time may change.
+Rows that were not tried are written first, then those that were, both in the previous order, then the new ones by key:
+no sort of the whole, and equal inputs give equal bytes. Of rows that were not tried only the due time may change.
 
 Rules. Unchanged (304, or the digest of before): the interval grows by half. Changed: it halves. Both stay within 24 h
 and 30 d. A redirect counts as unchanged while it leads to the same address. A seed with an interval of its own keeps
-it. Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days,
-then gone; a page that was postponed with its host, or whose host is denied, has not failed. A capture whose permission
-is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture removes the mark. The depth
-of a URL is that of the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since
-it was fetched is due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one
-request a day.
+it. Gone, a duplicate, or a page with another canonical URL: 30 d. No answer: tomorrow, then after 2, 4, 8 days, then
+gone; a page that was postponed with its host, or whose host is denied, has not failed. The depth of a URL is that of
+the shortest way in the cycle that found it. A page that a sitemap of its domain calls changed since it was fetched is
+due at once, a day after that fetch at the earliest: a sitemap that always says "now" costs one request a day.
 
-Takedown in the crawl DB, as SQL: rows of what is taken down are gone for good, and never due.
-
-Where a row has a capture, the mark `takedown` says so, as for a page that its site has withdrawn. A row that is never
-due and is not taken down any more was lifted: it is due at once, and without the mark.
+A capture whose permission is withdrawn (robots.txt, noindex, an AI opt-out, 451) is marked for takedown; a new capture
+removes the mark. Rows of what is taken down by request are gone for good and never due; where such a row has a capture,
+it is marked, too. A row that is never due and is not taken down any more was lifted: it is due at once, and without the
+mark.
 """
 
 from collections.abc import Sequence
@@ -50,41 +44,15 @@ from tasks.stages.crawl.storage.duck import quoted
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
-_MARKED = f"""
-SELECT * EXCLUDE (taken_down) REPLACE (
-  CASE WHEN taken_down THEN '{crawldb.GONE}' WHEN next_due IS NOT NULL THEN status
-    WHEN warc_path <> '' THEN '{crawldb.FETCHED}' ELSE '{crawldb.UNFETCHED}' END AS status,
-  CASE WHEN taken_down THEN '{TAKEDOWN}' WHEN next_due IS NOT NULL THEN reason ELSE '' END AS reason,
-  CASE WHEN taken_down THEN NULL ELSE coalesce(next_due, CAST($now AS TIMESTAMPTZ)) END AS next_due,
-  CASE WHEN taken_down AND warc_path <> '' THEN '{TAKEDOWN}'
-    WHEN NOT taken_down AND takedown = '{TAKEDOWN}' THEN '' ELSE takedown END AS takedown
-) FROM (
-  SELECT *, key IN (SELECT CAST(key AS UUID) FROM taken_urls)
-    OR {crawldb.HOST_OF_URL} IN (SELECT host FROM taken_hosts) AS taken_down
-  FROM ($merged)
-)
-"""
-
-
-def marked(connection: duckdb.DuckDBPyConnection, merged: str, tombstones: Tombstones, now: datetime) -> str:
-    """Returns the query `merged` (crawldb.URLS) with the rows of what is taken down marked; registers what it reads.
-
-    Args:
-        connection: with the views `previous` and `new` of URLs.
-        merged: the query of all rows.
-        tombstones: what is taken down.
-        now: when lifted rows are due.
-    """
-    query = f"SELECT {crawldb.HOST_OF_URL} FROM previous UNION SELECT {crawldb.HOST_OF_URL} FROM new"
-    hosts = [host for (host,) in connection.execute(query).fetchall() if tombstones.covers_host(host)]
-    connection.register("taken_hosts", duck.strings(host=hosts))
-    connection.register("taken_urls", duck.strings(key=(key(url).hex() for url in tombstones.spellings)))
-    return _MARKED.replace("$now", duck.quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
-
+VERSION = 4
 
 # Reasons of pages that have not failed themselves.
 _PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
 
+_REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
+
+# The queries below read the views `previous` (crawldb.URLS), `log` (fetchlog.FETCH_LOG), `links` (fetchlog.LINKS of the
+# partition, not too deep), `listed` (fetchlist.FETCHLIST) and `seeds` (inject.SEEDS of the partition).
 NEW = """
 CREATE TABLE new AS
 SELECT key, any_value(url) AS url, min(depth) AS depth, min(seen) AS seen
@@ -102,8 +70,6 @@ SELECT key FROM previous JOIN (
   SELECT key, max(lastmod) AS lastmod FROM links WHERE lastmod IS NOT NULL GROUP BY key
 ) USING (key) ANTI JOIN log USING (key) WHERE lastmod > last_fetch AND fails = 0
 """
-
-_REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
 
 # The empty row adds the columns to crawl DBs that were made without them.
 _TRIED_AND_NEW = """
@@ -192,17 +158,20 @@ FROM paced
 )
 """
 
-
-def merged(now: datetime, segment: str) -> str:
-    """Returns the query of the new generation's rows; run NEW first.
-
-    Args:
-        now: first-seen time of URLs without a date.
-        segment: folder of the partition's segment in the store, with a slash behind.
-    """
-    # As text: with parameters DuckDB would materialise the whole result in memory.
-    return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
-
+_MARKED = f"""
+SELECT * EXCLUDE (taken_down) REPLACE (
+  CASE WHEN taken_down THEN '{crawldb.GONE}' WHEN next_due IS NOT NULL THEN status
+    WHEN warc_path <> '' THEN '{crawldb.FETCHED}' ELSE '{crawldb.UNFETCHED}' END AS status,
+  CASE WHEN taken_down THEN '{TAKEDOWN}' WHEN next_due IS NOT NULL THEN reason ELSE '' END AS reason,
+  CASE WHEN taken_down THEN NULL ELSE coalesce(next_due, CAST($now AS TIMESTAMPTZ)) END AS next_due,
+  CASE WHEN taken_down AND warc_path <> '' THEN '{TAKEDOWN}'
+    WHEN NOT taken_down AND takedown = '{TAKEDOWN}' THEN '' ELSE takedown END AS takedown
+) FROM (
+  SELECT *, key IN (SELECT CAST(key AS UUID) FROM taken_urls)
+    OR {crawldb.HOST_OF_URL} IN (SELECT host FROM taken_hosts) AS taken_down
+  FROM ($merged)
+)
+"""
 
 HOSTS = """
 WITH tried AS (
@@ -238,8 +207,6 @@ SELECT source, target FROM (
   UNION SELECT unnest(source_hosts), host FROM own_links WHERE NOT redirect
 ) ORDER BY source, target
 """
-
-VERSION = 4
 
 
 def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -317,6 +284,33 @@ def _write_urls(
     rows = duck.write(connection, part, crawldb.URLS_FILE, query, count)
     part.count_in(rows)
     part.count_out(rows)
+
+
+def merged(now: datetime, segment: str) -> str:
+    """Returns the query of the new generation's rows; run NEW first.
+
+    Args:
+        now: first-seen time of URLs without a date.
+        segment: folder of the partition's segment in the store, with a slash behind.
+    """
+    # As text: with parameters DuckDB would materialise the whole result in memory.
+    return _MERGED.replace("$now", quoted(now.isoformat(timespec="milliseconds"))).replace("$segment", quoted(segment))
+
+
+def marked(connection: duckdb.DuckDBPyConnection, merged: str, tombstones: Tombstones, now: datetime) -> str:
+    """Returns the query `merged` (crawldb.URLS) with the rows of what is taken down marked; registers what it reads.
+
+    Args:
+        connection: with the views `previous` and `new` of URLs.
+        merged: the query of all rows.
+        tombstones: what is taken down.
+        now: when lifted rows are due.
+    """
+    query = f"SELECT {crawldb.HOST_OF_URL} FROM previous UNION SELECT {crawldb.HOST_OF_URL} FROM new"
+    hosts = [host for (host,) in connection.execute(query).fetchall() if tombstones.covers_host(host)]
+    connection.register("taken_hosts", duck.strings(host=hosts))
+    connection.register("taken_urls", duck.strings(key=(key(url).hex() for url in tombstones.spellings)))
+    return _MARKED.replace("$now", duck.quoted(now.isoformat(timespec="milliseconds"))).replace("$merged", merged)
 
 
 def _write_hosts(connection: duckdb.DuckDBPyConnection, part: Part) -> None:
