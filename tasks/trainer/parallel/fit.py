@@ -1,7 +1,20 @@
-"""Which layouts a run can be trained in."""
+"""Which layouts a run can be trained in.
+
+What a rank needs in memory at the peak of a step: the tensors that are alive at the end of a forward pass.
+
+Activations are counted as Korthikanti et al. 2022 (arXiv 2205.05198, section 4) do, for the operations of this model:
+what autograd stores of RMSNorm, attention with rotary positions, and SwiGLU. The allocator's waste, the libraries of
+the process and buffers of the collectives are not counted, nor is the copy of the state that a checkpoint is written
+from.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.model.shape import LOSS_ROWS, Shape
 from tasks.trainer.place import Layout
 
 
@@ -66,3 +79,117 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
             + ("a multiple is needed" if layout.schedule == "interleaved" else "as many are needed")
         )
     return reasons
+
+
+FP32 = 4
+"""Bytes of weights, moments and summed gradients."""
+
+
+def memory_per_rank(
+    layout: Layout | None, run: TrainConfig, shape: Shape, seq_len: int, ranks: int = 1, gpu: bool = True
+) -> Mapping[str, int]:
+    """Returns an estimate in bytes of what the rank with the most of it has in memory, by what it is.
+
+    Args:
+        layout: how ranks share the work; None: each has all of the model.
+        run: settings of the run.
+        shape: of the model.
+        seq_len: positions of a training sequence.
+        ranks: without a layout, the number of ranks.
+        gpu: whether kernels are those of a GPU; on a CPU attention has a mask, and keys and values for every head.
+
+    Returns:
+        `weights`, `moments`, `gradients`, `gathered` (weights of other ranks, or in another dtype, that are computed
+        with), `activations`, and `loss` (logits of a chunk, and the gradients of the head).
+    """
+    width = FP32 if run.precision == "fp32" else 2
+    found = _of_copies(shape, run, ranks, width) if layout is None else _of_shares(shape, run, layout, width)
+    layout = layout or Layout()
+    tokens = run.microbatch * seq_len / layout.context
+    stored = partial(_stored, shape, layout, width, seq_len, gpu)
+    loss = _loss(shape, layout, width, tokens)
+    ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
+    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches under way
+        ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
+    activations, logits = max(ends, key=sum)
+    sizes = {**found, "activations": activations, "loss": logits}
+    return {name: round(size) for name, size in sizes.items()}
+
+
+def _moments(shape: Shape, run: TrainConfig) -> float:
+    """Returns bytes of the optimizer's state: two moments of AdamW; Muon has one of the matrices of the layers."""
+    one = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
+    return FP32 * (2 * shape.weights["total"] - one)
+
+
+def _of_copies(shape: Shape, run: TrainConfig, ranks: int, width: int) -> dict[str, float]:
+    """Returns the state of a rank that has all of the model. Partial sums of the tree (`ranks`) are gradients, too."""
+    total, mine = shape.weights["total"], run.batch_size // run.microbatch // ranks
+    sums = math.ceil(math.log2(mine)) if mine > 1 else 0
+    narrow = width * total if width < FP32 else 0
+    weights, gradients = FP32 * total, FP32 * total * (1 + sums)
+    return {"weights": weights, "moments": _moments(shape, run), "gradients": gradients, "gathered": narrow}
+
+
+def _of_shares(shape: Shape, run: TrainConfig, layout: Layout, width: int) -> dict[str, float]:
+    """Returns the state of a rank that has a share of the model: in a pipeline, of the first or the last one."""
+    weights, sharded = shape.weights, layout.shard * layout.context
+    layer, per_rank = weights["layers"] / shape.layers, math.ceil(shape.layers / layout.pipeline)
+    ends = max(weights["embedding"], weights["head"]) if layout.pipeline > 1 else weights["embedding"] + weights["head"]
+    own = (per_rank * layer + ends + weights["norm"]) / layout.tensor
+    at_once = (layer + ends) / layout.tensor if layout.zero == 3 else own
+    return {
+        "weights": FP32 * own / sharded,
+        "moments": _moments(shape, run) / weights["total"] * own / sharded,
+        "gradients": FP32 * own / (sharded if layout.zero > 1 else 1),
+        "gathered": width * at_once if sharded > 1 or width < FP32 else 0,
+    }
+
+
+def _stored(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
+    """Returns bytes per token of this rank's positions that autograd has stored of so many layers.
+
+    With recomputation, one layer is whole: the one whose gradient is being computed.
+    """
+    layer = _layer(shape, layout, width, seq_len, gpu)
+    tensor, dim, heads = layout.tensor, shape.dim, shape.head_dim * (shape.heads + shape.kv_heads)
+    kept = {
+        "none": layer,
+        "full": width * dim / tensor,
+        "selective": width * (3 * dim + 2 * heads + 2 * shape.ffn_dim) / tensor,
+    }[layout.recompute]
+    last_norm = (2 * FP32 + width) * dim / tensor
+    again = 0.0 if layout.recompute == "none" else layer
+    return kept * layers + again + last_norm
+
+
+def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
+    """Returns bytes per token that one layer stores without recomputation."""
+    dim, query, key = shape.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    # A fused norm stores its input in fp32; the composite one the normalised input, too. Both outputs are whole:
+    # matrices read all positions.
+    norms = 2 * ((1 if gpu else 2) * FP32 * dim / layout.tensor + width * dim)
+    # Ranks that share positions gather all keys and values.
+    keys = 2 * (key if gpu else query) * layout.context
+    attention = width * ((2 if gpu else 3) * query + keys) / layout.tensor + (0 if gpu else width * seq_len)
+    return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
+
+
+def _layers_in_flight(shape: Shape, run: TrainConfig, layout: Layout) -> float:
+    """Returns how many layers have stored activations: in a pipeline, on the first rank, of several microbatches.
+
+    1F1B: as many microbatches as ranks; interleaved: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
+    """
+    ranks, chunks = layout.pipeline, layout.chunks_per_rank
+    mine = run.batch_size // run.microbatch // layout.data_ranks
+    if ranks == 1:
+        return shape.layers
+    warm_up = ranks if chunks == 1 else 2 * (ranks - 1) + (chunks - 1) * ranks + 1
+    return min(warm_up, mine * chunks) * math.ceil(shape.layers / (ranks * chunks))
+
+
+def _loss(shape: Shape, layout: Layout, width: int, tokens: float) -> float:
+    """Returns bytes of the head's loss: a chunk of logits in four forms, the gradients of hidden state and head."""
+    rows, vocabulary = min(LOSS_ROWS, tokens), shape.vocab_size / layout.tensor
+    logits = rows * vocabulary * (3 * FP32 + (0 if width == FP32 else 2 * width))
+    return logits + 2 * width * tokens * shape.dim + 2 * FP32 * vocabulary * shape.dim

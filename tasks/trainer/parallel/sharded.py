@@ -39,8 +39,7 @@ from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer
 from tasks.trainer.parallel.apply import apply
-from tasks.trainer.parallel.fit import check_fit
-from tasks.trainer.parallel.memory import memory_per_rank
+from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum

@@ -5,7 +5,7 @@ from typing import Any
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.flops import flops_per_token
 from tasks.trainer.model.shape import Shape
-from tasks.trainer.parallel.memory import FP32, memory_per_rank
+from tasks.trainer.parallel.fit import FP32, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.fitting import layout_that_fits

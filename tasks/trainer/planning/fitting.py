@@ -6,8 +6,7 @@ from typing import Literal
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.shape import Shape
-from tasks.trainer.parallel.fit import check_fit
-from tasks.trainer.parallel.memory import memory_per_rank
+from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.place import Layout
 
 MOST_RANKS = 1 << 14

@@ -15,7 +15,7 @@ import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.shape import Shape
-from tasks.trainer.parallel.memory import memory_per_rank
+from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.fitting import layout_that_fits
 from tasks.trainer.sizes import SIZES
