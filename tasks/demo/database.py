@@ -13,7 +13,7 @@ from tasks.core.errors import InputError, TransientError
 AIRFLOW, MLFLOW = "airflow", "mlflow"
 DRIVER = "postgresql+psycopg2"
 CONNECT_S = 10
-VARIABLE = "SLUICE_DATABASE"
+DATABASE_VARIABLE = "SLUICE_DATABASE"
 
 
 class Postgres:
@@ -33,13 +33,13 @@ class Postgres:
         try:
             found = make_url(url)
         except (ArgumentError, ValueError):
-            raise _bad("it is no URL") from None
+            raise _bad_address("it is no URL") from None
         if found.drivername not in (DRIVER, "postgresql"):
-            raise _bad(f"it begins with {found.drivername}://")
+            raise _bad_address(f"it begins with {found.drivername}://")
         if not found.host or not found.username:
-            raise _bad("user or host is missing")
+            raise _bad_address("user or host is missing")
         if found.database or found.query:
-            raise _bad(
+            raise _bad_address(
                 "something follows the port; the databases are named airflow and mlflow, options go by PGSSLMODE"
             )
         self._url = found.set(drivername=DRIVER, port=found.port or 5432)
@@ -59,13 +59,13 @@ class Postgres:
             InputError: it rejects the user, or the user may not create a database or tables.
         """
         with closing(self._connect("postgres")) as server:
-            existing = {name for (name,) in _rows(server, "SELECT datname FROM pg_database")}
+            existing = {name for (name,) in _fetched(server, "SELECT datname FROM pg_database")}
             for name in (AIRFLOW, MLFLOW):
                 if name not in existing:
                     self._create(server, name)
         for name in (AIRFLOW, MLFLOW):
             with closing(self._connect(name)) as database:
-                if not _rows(database, "SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0]:
+                if not _fetched(database, "SELECT has_schema_privilege(current_schema(), 'CREATE')")[0][0]:
                     raise InputError(
                         f"{self}: {self._url.username} may not make tables in the database {name}",
                         f"as its administrator: ALTER DATABASE {name} OWNER TO {self._url.username}",
@@ -74,7 +74,7 @@ class Postgres:
     def migrated(self) -> bool:
         """Returns whether Airflow has created its tables here."""
         with closing(self._connect(AIRFLOW)) as database:
-            return bool(_rows(database, "SELECT to_regclass('alembic_version')")[0][0])
+            return bool(_fetched(database, "SELECT to_regclass('alembic_version')")[0][0])
 
     def _create(self, server: Any, name: str) -> None:
         from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege  # type: ignore[import-untyped]
@@ -112,21 +112,23 @@ class Postgres:
     def _explained(self, message: str) -> InputError | TransientError:
         cause = " ".join(message.split()).rpartition("FATAL: ")[2].strip()
         if "FATAL" not in message:
-            return TransientError(f"{self} does not answer ({cause})", f"start it, or unset {VARIABLE} for SQLite")
+            return TransientError(
+                f"{self} does not answer ({cause})", f"start it, or unset {DATABASE_VARIABLE} for SQLite"
+            )
         if "starting up" in message or "too many" in message or "shutting down" in message:
             return TransientError(f"{self} takes no connection now ({cause})", "try again")
         return InputError(
-            f"{self} refuses {self._url.username}: {cause}", f"correct {VARIABLE}, or the server's rights"
+            f"{self} refuses {self._url.username}: {cause}", f"correct {DATABASE_VARIABLE}, or the server's rights"
         )
 
 
-def _rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
+def _fetched(connection: Any, query: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(query)
         return list(cursor.fetchall())
 
 
-def _bad(cause: str) -> InputError:
+def _bad_address(cause: str) -> InputError:
     return InputError(
-        f"{VARIABLE} is not the address of a Postgres server: {cause}", f"write {DRIVER}://user@host:port"
+        f"{DATABASE_VARIABLE} is not the address of a Postgres server: {cause}", f"write {DRIVER}://user@host:port"
     )

@@ -18,7 +18,7 @@ from tasks.demo.manuals import write_manuals
 from tasks.demo.report import RunArtifacts
 from tasks.demo.screen import Screen
 from tasks.demo.seeds import RunRequest, run_request
-from tasks.demo.tuned_report import report
+from tasks.demo.tuned_report import tuning_report
 from tasks.formats.tokens.origin import tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
 
@@ -67,7 +67,7 @@ def finetune(home: Home, base: str) -> None:
             for dags in (recipe.parts, ("finetune",))
             for run in _followed(Chain(airflow, RECIPE, dags=dags), request, screen)
         ]
-    for line in report(RunArtifacts(store, RECIPE, request.version), len(manuals), dag_runs):
+    for line in tuning_report(RunArtifacts(store, RECIPE, request.version), len(manuals), dag_runs):
         print(line)
     print(f"\n{stack.addresses(home)}\nStop everything: make down")
 

@@ -15,7 +15,7 @@ from shlex import quote
 
 from tasks.core.errors import InputError
 from tasks.demo import objects
-from tasks.demo.database import AIRFLOW, MLFLOW, VARIABLE, Postgres
+from tasks.demo.database import AIRFLOW, DATABASE_VARIABLE, MLFLOW, Postgres
 from tasks.demo.site import HOSTS, SITE_PORT
 
 CHECKOUT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ class Home:
             dask=_port("SLUICE_DASK_PORT", 18786),
             site=_port("SLUICE_SITE_PORT", SITE_PORT),
         )
-        url, remote = os.environ.get(VARIABLE, ""), objects.store_url(os.environ)
+        url, remote = os.environ.get(DATABASE_VARIABLE, ""), objects.store_url(os.environ)
         if remote:
             objects.apply_credentials(os.environ)
         return cls(root, ports, Postgres(url) if url else None, remote)

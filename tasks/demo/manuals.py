@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-WIDTH, HEIGHT, MARGIN = 595, 842, 60
+PAGE_WIDTH, PAGE_HEIGHT, MARGIN = 595, 842, 60
 SMALLEST, LARGEST = 350, 900
 """Characters of a topic that becomes a manual."""
 
@@ -41,19 +41,19 @@ def write_manuals(folder: Path) -> list[Path]:
 def manual(text: str) -> bytes:
     """Returns a topic as a PDF file."""
     pages, used = [list[str]()], 0.0
-    for line in _lines(text):
+    for line in _topic_lines(text):
         height = line.size * _SPACING
-        if used + line.above + height > HEIGHT - 2 * MARGIN:
+        if used + line.above + height > PAGE_HEIGHT - 2 * MARGIN:
             pages.append([])
             used = 0.0
         used += (line.above if pages[-1] else 0) + height
         font = "F2" if line.size > _BODY else "F1"
-        place = f"{MARGIN} {HEIGHT - MARGIN - used:.0f}"
+        place = f"{MARGIN} {PAGE_HEIGHT - MARGIN - used:.0f}"
         pages[-1].append(f"BT /{font} {line.size} Tf {place} Td ({_escaped(line.text)}) Tj ET\n")
-    return _file(["".join(page) for page in pages])
+    return _pdf_file(["".join(page) for page in pages])
 
 
-def _lines(text: str) -> Iterator[Line]:
+def _topic_lines(text: str) -> Iterator[Line]:
     """Yields the lines of a topic, a heading for each that is underlined."""
     rows, number, blank = text.split("\n"), 0, False
     while number < len(rows):
@@ -73,7 +73,7 @@ def _escaped(text: str) -> str:
     return "".join(chr(code) if 32 <= code < 127 and chr(code) not in r"\()" else f"\\{code:03o}" for code in codes)
 
 
-def _file(pages: list[str]) -> bytes:
+def _pdf_file(pages: list[str]) -> bytes:
     """Returns a PDF file with a catalog, fonts, and pages of these contents."""
     objects: dict[int, bytes] = {}
     first = 5
@@ -86,7 +86,7 @@ def _file(pages: list[str]) -> bytes:
         page = first + 2 * number
         resources = "<< /Font << /F1 3 0 R /F2 4 0 R >> >>"
         objects[page] = (
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 {WIDTH} {HEIGHT}] /Resources {resources} "
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 {PAGE_WIDTH} {PAGE_HEIGHT}] /Resources {resources} "
             f"/Contents {page + 1} 0 R >>"
         ).encode()
         objects[page + 1] = f"<< /Length {len(content)} >>\nstream\n{content}endstream".encode()

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tasks.core.errors import InputError
 
-STORE = "SLUICE_STORE"
-CONNECTION = "AIRFLOW_CONN_AWS_DEFAULT"
+STORE_VARIABLE = "SLUICE_STORE"
+AWS_CONNECTION = "AIRFLOW_CONN_AWS_DEFAULT"
 CONN_ID = "aws_default"
 
 LARGE_XCOM = 8192
@@ -30,18 +30,20 @@ def store_url(environment: Mapping[str, str]) -> str:
     Raises:
         InputError: the URL has no bucket or prefix, or is of another kind of store.
     """
-    url = environment.get(STORE, "").rstrip("/")
+    url = environment.get(STORE_VARIABLE, "").rstrip("/")
     if "://" not in url:
         return ""
     found = urlsplit(url)
     if found.scheme != "s3" or not found.netloc or not found.path.strip("/"):
-        raise InputError(f"{STORE}={url} is not a store for a stack", "write s3://bucket/prefix, or leave it out")
+        raise InputError(
+            f"{STORE_VARIABLE}={url} is not a store for a stack", "write s3://bucket/prefix, or leave it out"
+        )
     return url
 
 
 def apply_credentials(environment: Mapping[str, str]) -> None:
     """Sets the credentials of the connection `aws_default` and S3 retries for this process and its children."""
-    for name, value in {**_RETRIES, **_from_connection(environment.get(CONNECTION, ""))}.items():
+    for name, value in {**_RETRIES, **_from_connection(environment.get(AWS_CONNECTION, ""))}.items():
         if name not in _RETRIES or name not in environment:
             os.environ[name] = value
 
@@ -57,7 +59,7 @@ def airflow_settings(url: str, environment: Mapping[str, str]) -> dict[str, str]
         "AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD": str(LARGE_XCOM),
     }
     # Without a connection of that name every task would log a warning. This one means: the AWS environment.
-    return settings if environment.get(CONNECTION) else {**settings, CONNECTION: "aws://"}
+    return settings if environment.get(AWS_CONNECTION) else {**settings, AWS_CONNECTION: "aws://"}
 
 
 def _from_connection(text: str) -> dict[str, str]:
@@ -65,9 +67,11 @@ def _from_connection(text: str) -> dict[str, str]:
     if not text:
         return {}
     try:
-        login, password, extra = _json(text) if text.lstrip().startswith("{") else _uri(text)
+        login, password, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
     except (ValueError, AttributeError):
-        raise InputError(f"{CONNECTION} is neither JSON nor a URI", "see the Amazon provider's connections") from None
+        raise InputError(
+            f"{AWS_CONNECTION} is neither JSON nor a URI", "see the Amazon provider's connections"
+        ) from None
     endpoint = (extra.get("service_config") or {}).get("s3", {}).get("endpoint_url") or extra.get("endpoint_url")
     named = {
         "AWS_ACCESS_KEY_ID": login or extra.get("aws_access_key_id"),
@@ -80,7 +84,7 @@ def _from_connection(text: str) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value}
 
 
-def _json(text: str) -> tuple[str, str, dict[str, Any]]:
+def _json_connection(text: str) -> tuple[str, str, dict[str, Any]]:
     connection = json.loads(text)
     extra = connection.get("extra") or {}
     return (
@@ -90,7 +94,7 @@ def _json(text: str) -> tuple[str, str, dict[str, Any]]:
     )
 
 
-def _uri(text: str) -> tuple[str, str, dict[str, Any]]:
+def _uri_connection(text: str) -> tuple[str, str, dict[str, Any]]:
     found = urlsplit(text)
     query = dict(parse_qsl(found.query))
     extra = json.loads(query["__extra__"]) if "__extra__" in query else query

@@ -111,7 +111,7 @@ def _airflow(home: Home) -> list[Service]:
     ]
 
 
-def probe(service: Service) -> bool:
+def is_healthy(service: Service) -> bool:
     """Returns whether a service is healthy now."""
     try:
         return service.healthy()

@@ -22,7 +22,7 @@ from tasks.core.errors import SluiceError, TransientError
 from tasks.demo import airflow_api
 from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.processes import SERVICE, end, marked
-from tasks.demo.services import Service, migration, probe, services
+from tasks.demo.services import Service, is_healthy, migration, services
 from tasks.demo.status import ServiceStatus, Status, take_lock
 
 log = logging.getLogger("sluice.demo")
@@ -66,7 +66,7 @@ class Child:
             self._died(now)
         elif now - self.checked > (RECHECK_S if self.status.state == "healthy" else STARTING_S):
             self.checked = now
-            healthy = probe(self.service)
+            healthy = is_healthy(self.service)
             if healthy and not self.logged_healthy:
                 self.logged_healthy = True
                 log.info("%s is healthy after %.1f s", self.service.name, now - self.started)

@@ -40,7 +40,7 @@ class Question:
         return str(self.chunk["text"][self.chunk["body"] :])
 
 
-def report(artifacts: RunArtifacts, manuals: int, dag_runs: list[DagRunStatus]) -> Iterator[str]:
+def tuning_report(artifacts: RunArtifacts, manuals: int, dag_runs: list[DagRunStatus]) -> Iterator[str]:
     """Yields the lines of the report; `manuals` is the number of files."""
     question = chosen(artifacts)
     for title, lines in (
@@ -48,7 +48,7 @@ def report(artifacts: RunArtifacts, manuals: int, dag_runs: list[DagRunStatus]) 
         ("Fine-tuning", tuned(artifacts)),
         ("Base and model", compared(artifacts)),
         ("A question", answered(artifacts, question)),
-        ("Its page", traced(artifacts, question)),
+        ("Its page", page_of_question(artifacts, question)),
         ("Time", times(dag_runs)),
     ):
         yield ""
@@ -130,7 +130,7 @@ def _paragraph(name: str, text: str) -> Iterator[str]:
         yield f"{name if number == 0 else '':10} {line}"
 
 
-def traced(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
+def page_of_question(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
     """Yields where the chunk of a question stands, and the steps that have read it."""
     chunk = question.chunk
     yield f"{chunk['url']}, document {chunk['document']}"
