@@ -6,10 +6,6 @@ shorter one of the two. Writes the scores of documents, items and examples (`tas
 `responses`), `comparison.json` {base, tuned, confidence, context, learned_documents, rows} and `comparison.md`, the
 table for people, which goes to the tracker. A difference above 0 is an improvement; its interval is that of paired
 differences.
-
-Report of a fine-tuned model beside its base: a table for people, metrics, and a sentence.
-
-Of the content of COMPARISON. Imports no torch: the model is registered where there is none.
 """
 
 import json
@@ -38,6 +34,7 @@ from tasks.trainer.model import model_file
 
 VERSION = 1
 BASE, TUNED = "base", "tuned"
+TABLE = "comparison.md"
 
 
 def external(config: TunedConfig) -> dict[str, list[str]]:
@@ -129,9 +126,6 @@ def _shards(model: Artifact) -> ShardSet | None:
             return ShardSet.open(found) if found and same else None
         at = origin_of(at)
     return None
-
-
-TABLE = "comparison.md"
 
 
 def markdown(found: dict[str, Any]) -> str:

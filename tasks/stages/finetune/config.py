@@ -8,6 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config
 from tasks.trainer.evaluation.config import EvaluateConfig
 
+COMPARISON = "comparison.json"
+"""File of the scores of both models: `compare` writes it, `register` reads it where there is no torch."""
+
 _CHUNKS = re.compile(r"[a-z][a-z0-9_-]*/chunks@[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

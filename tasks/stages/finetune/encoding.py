@@ -1,6 +1,6 @@
-"""From texts to tokens, and which of them are learned. Pure functions, but for reading the tokenizer.
+"""From a row of JSON to texts and tokens, and which of them are learned.
 
-From a row of JSON to texts, and which parts of them are learned.
+Pure functions, but for reading the tokenizer.
 """
 
 import json
@@ -17,8 +17,11 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.stages.finetune.config import Template
 
 ROLES = ("system", "user", "assistant")
+
 Segments = list[tuple[str, bool]]
 """Pieces of one text in order, each with whether its tokens are learned."""
+
+FILE = "tokenizer.json"
 
 
 def instruction(row: Mapping[str, Any], template: Template) -> list[Segments]:
@@ -60,7 +63,7 @@ def _messages(value: Any, name: str, role: str) -> list[tuple[str, str]]:
     return found
 
 
-def asked(texts: list[Segments]) -> str:
+def prompt_of(texts: list[Segments]) -> str:
     """Returns the text of the first one before what is learned: rows that are asked the same have the same."""
     return "".join(text for text, _ in takewhile(lambda segment: not segment[1], texts[0]))
 
@@ -71,9 +74,6 @@ def segments(messages: Iterable[tuple[str, str]], template: Template, *, learned
         turn = getattr(template, role)
         yield turn.before, False
         yield content + turn.after, learned and role == "assistant"
-
-
-FILE = "tokenizer.json"
 
 
 class Encoder:
@@ -93,7 +93,7 @@ class Encoder:
         self.eos_id = eos_id(folder, self._tokenizer)
 
     def example(self, texts: list[Segments]) -> dict[str, Any]:
-        """Returns lengths, tokens and learned of `tasks.formats.documents.examples`, and for each text whether any is learned.
+        """Returns lengths, tokens and learned (`tasks.formats.documents.examples`), and whether any is learned per text.
 
         End-of-text is learned where the last segment of its text is.
         """

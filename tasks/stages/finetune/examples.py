@@ -1,16 +1,13 @@
 """Stage `examples`: rows of JSON lines, and chunks of documents -> tokenised examples for a fine-tuning.
 
-Reads the files of the settings, the chunks that they choose (`chunks` of the version itself, or `other_chunks`), the
-tokenizer, and the takedowns in force (`takedowns`), whose documents give no example. Writes `examples/<part>.arrow`,
-`heldout/<part>.arrow` with the examples that are never learned, one part per file and per part of the chunks, and
-`examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is set aside with its cause (`quarantine/`); one
-that is longer than a sequence, is not chosen, or in which nothing is to be learned, is counted as rejected.
+Reads the files of the settings (one row, one example), the chunks that they choose (`chunks` of the version itself, or
+`other_chunks`), the tokenizer, and the takedowns in force (`takedowns`), whose documents give no example. The text of a
+chunk is learned as the response to its document's title and its headings.
 
-Examples from JSON lines: one row, one example. Reads a file that a recipe names.
-
-Examples from chunks: the text of each is learned as the response to its document's title and its headings.
-
-Reads `chunks/<part>.parquet` (`tasks.formats.documents.chunks`).
+Writes `examples/<part>.arrow`, `heldout/<part>.arrow` with the examples that are never learned, one part per file and
+per part of the chunks, and `examples.json` (`tasks.formats.documents.examples`). A row that cannot be read is set aside
+with its cause (`quarantine/`); one that is longer than a sequence, is not chosen, or in which nothing is to be learned,
+is counted as rejected.
 """
 
 import json
@@ -40,8 +37,14 @@ from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id, inst
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
 TOO_LONG, NOTHING_TO_LEARN = "too_long", "nothing_to_learn"
+
 Rows = Iterator[tuple[dict[str, Any], list[Segments], str]]
 """What an example keeps of its origin, its texts, and the key by which it may be held out."""
+
+_RENDER = {"instructions": instruction, "preferences": preference}
+NOT_CHOSEN = "not_chosen"
+_BATCH = 512
+_KEPT = ("document", "url", "source", "pages", "boxes")
 
 
 def external(config: ExamplesConfig) -> dict[str, list[str]]:
@@ -140,9 +143,6 @@ def _rejected(example: dict[str, Any], seq_len: int) -> str:
     return "" if all(example["any_learned"]) else NOTHING_TO_LEARN
 
 
-_RENDER = {"instructions": instruction, "preferences": preference}
-
-
 def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tuple[dict[str, Any], list[Segments], str]]:
     """Yields the rows of a file: their origin (line and id), their texts, and what they are asked.
 
@@ -165,11 +165,6 @@ def rows_of_file(config: ExamplesConfig, path: str, part: Part) -> Iterator[tupl
                 part.quarantine(f"{Path(path).name}:{number}", error)
                 continue
             yield {"line": number, "id": name}, texts, prompt_of(texts)
-
-
-NOT_CHOSEN = "not_chosen"
-_BATCH = 512
-_KEPT = ("document", "url", "source", "pages", "boxes")
 
 
 def rows_of_chunks(
