@@ -32,8 +32,7 @@ from torch import Tensor
 from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.trainer.model.attention import Attend, sdpa_mask
-from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.rope import rotary
+from tasks.trainer.model.transformer import Transformer, rotary
 
 
 @dataclass

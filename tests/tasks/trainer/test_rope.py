@@ -8,8 +8,7 @@ import torch
 from tasks.core.config import canonical_json, parse
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.transformer import build
-from tasks.trainer.rope import frequencies, rotary
+from tasks.trainer.model.transformer import build, frequencies, rotary
 
 THETA = 10_000.0
 PLAIN = [THETA ** (-pair / 4) for pair in range(4)]
