@@ -8,7 +8,7 @@ import pytest
 from tasks.core.errors import InputError, SluiceError, TransientError
 from tasks.demo.database import Postgres
 from tasks.demo.home import Home
-from tasks.demo.services import services
+from tasks.demo.supervise import services
 from tests.postgres import PASSWORD, PostgresServer
 
 

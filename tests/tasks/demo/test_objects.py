@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.demo.home import Home
-from tasks.demo.services import services
+from tasks.demo.supervise import services
 
 NAMES = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "DEFAULT_REGION", "PROFILE", "ENDPOINT_URL_S3")
 

@@ -22,7 +22,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from tasks.demo.home import Home, Ports
-from tasks.demo.services import Service
+from tasks.demo.supervise import Service
 from tasks.demo.status import take_lock
 from tasks.demo.supervise import Supervisor
 
@@ -90,7 +90,7 @@ DYING = """
 import sys
 from pathlib import Path
 from tasks.demo.home import Home, Ports
-from tasks.demo.services import Service
+from tasks.demo.supervise import Service
 from tasks.demo.status import take_lock
 from tasks.demo.supervise import Supervisor
 
