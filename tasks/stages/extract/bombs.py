@@ -77,9 +77,9 @@ def _refuse_many(source: bytes) -> None:
     ):
         return
     if len(tags.at) <= _MOST_COUNTED:
-        from tasks.formats.html.open_elements import Tags
+        from tasks.formats.web.html_tags import TagNames
 
-        found = Tags(source)
+        found = TagNames(source)
         at_once = found.most_open(_FLAT, _FORMATTING)
         repeats = _repeats(at_once.formatting, at_once.starts, formats.heaviest)
         if at_once.nested <= MAX_DEPTH and not repeats and found.starts("option") <= MAX_OPTIONS:

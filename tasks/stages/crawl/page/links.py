@@ -37,11 +37,10 @@ from urllib.parse import quote_from_bytes
 import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from tasks.formats.html.open_elements import Tags
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.charset import with_source
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.html_tags import FORMATTING, Names, all_tags
+from tasks.formats.web.html_tags import FORMATTING, Names, TagNames, all_tags
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
 
@@ -128,7 +127,7 @@ def _reported(some: bytes) -> frozenset[str]:
 
 
 def _is_deep(html: bytes, tags: int) -> bool:
-    return tags > _MOST_COUNTED or Tags(html).most_open(_FLAT, ()).nested > _MAX_DEPTH
+    return tags > _MOST_COUNTED or TagNames(html).most_open(_FLAT, ()).nested > _MAX_DEPTH
 
 
 def flattened(html: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.html.open_elements: never less than going tag by tag finds, and the same for short
+"""Contract of tasks.formats.web.html_tags: never less than going tag by tag finds, and the same for short
 names."""
 
 import random
@@ -9,7 +9,7 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from tasks.formats.html.open_elements import _MIXER, Open, Tags
+from tasks.formats.web.html_tags import _MIXER, Open, TagNames
 
 FLAT = ("br", "li", "p", "option", "optgroup", "colgroup")
 FORMATTING = ("b", "code", "tt")
@@ -30,7 +30,7 @@ def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collecti
 
 
 def counted(source: bytes) -> Open:
-    return Tags(source).most_open(FLAT, FORMATTING)
+    return TagNames(source).most_open(FLAT, FORMATTING)
 
 
 def has_long_names(source: bytes) -> bool:
@@ -73,7 +73,7 @@ def test_names_of_up_to_eight_letters_are_counted_exactly(source: bytes) -> None
 
 def test_a_page_without_tags_has_none_open() -> None:
     assert counted(b"") == counted(b"1 < 2, </>") == Open(0, 0, 0)
-    assert Tags(b"").starts("a") == Tags(b"</a>").starts("a") == 0
+    assert TagNames(b"").starts("a") == TagNames(b"</a>").starts("a") == 0
 
 
 def test_a_source_may_end_anywhere() -> None:
@@ -92,7 +92,7 @@ def test_a_long_name_counts_as_nested_whatever_it_begins_with(name: str) -> None
 def test_an_end_tag_closes_nothing_of_a_longer_name() -> None:
     assert counted(b"<fieldsetx></fieldset>" * 7) == Open(7, 0, 7)
     assert counted(b"<fieldset></fieldsetx>" * 7) == Open(7, 0, 7)
-    assert Tags(b"<optgroup><optgroupx><OPTGROUP></optgroup>").starts("optgroup") == 2
+    assert TagNames(b"<optgroup><optgroupx><OPTGROUP></optgroup>").starts("optgroup") == 2
 
 
 def colliding() -> tuple[str, str]:
@@ -111,8 +111,8 @@ def test_names_of_one_hash_do_not_close_each_other() -> None:
     one, other = colliding()
     source = f"<{one}></{other}><{other}><{other}></{one}>".encode() * 50
     assert counted(source) == tag_by_tag(source)
-    assert Tags(source).starts(one) == 50
-    assert Tags(source).starts(other) == 100
+    assert TagNames(source).starts(one) == 50
+    assert TagNames(source).starts(other) == 100
 
 
 @pytest.mark.parametrize("seed", range(4))
