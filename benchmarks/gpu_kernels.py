@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from tasks.trainer.kernels import activate_flash
-from tasks.trainer.model.attention import Kernel, sdpa_mask
+from tasks.trainer.model.attention import Kernel, activate_flash, sdpa_mask
 from tasks.trainer.model.flex import flex
 from tasks.trainer.model.varlen import varlen
 

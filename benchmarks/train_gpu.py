@@ -27,8 +27,7 @@ from benchmarks.gpu_steps import Variant, Workload, batches_of, engine_of, free,
 from benchmarks.result import store
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.devices import peak_flops
-from tasks.trainer.kernels import best_kernel
-from tasks.trainer.model.attention import Kernel
+from tasks.trainer.model.attention import Kernel, best_kernel
 from tasks.trainer.model.flex import flex
 from tasks.trainer.sizes import SIZES, Size
 

@@ -37,8 +37,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.kernels import best_kernel
-from tasks.trainer.model.attention import Attend, Kernel
+from tasks.trainer.model.attention import Attend, Kernel, best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
 from tasks.trainer.model.transformer import Block, Recompute, Transformer
 from tasks.trainer.parallel.fp8 import use_fp8

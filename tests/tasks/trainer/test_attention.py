@@ -7,8 +7,7 @@ from torch import Tensor
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.kernels import best_kernel
-from tasks.trainer.model.attention import Kernel, document_mask, sdpa_mask
+from tasks.trainer.model.attention import Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
 from tasks.trainer.model.transformer import Block, build
 from tasks.trainer.model.varlen import FEWEST, cu_seqlens, varlen
