@@ -85,7 +85,7 @@ def title(process: psutil.Process) -> str:
 
 
 def supervisor(stack) -> int:
-    from tasks.demo.status import read_status
+    from tasks.demo.stack import read_status
 
     status = read_status(stack.home.run)
     assert status is not None

@@ -15,7 +15,7 @@ from tasks.core.errors import TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
 from tasks.demo.processes import marked
-from tasks.demo.status import Status, read_status
+from tasks.demo.stack import Status, read_status
 from tests.waiting import until
 
 SERVE = """
@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from tasks.demo.home import Home, Ports
 from tasks.demo.supervise import Service
-from tasks.demo.status import take_lock
+from tasks.demo.stack import take_lock
 from tasks.demo.supervise import Supervisor
 
 home = Home(Path(sys.argv[1]), Ports(1, 2, 3, 5))
@@ -91,7 +91,7 @@ import sys
 from pathlib import Path
 from tasks.demo.home import Home, Ports
 from tasks.demo.supervise import Service
-from tasks.demo.status import take_lock
+from tasks.demo.stack import take_lock
 from tasks.demo.supervise import Supervisor
 
 home = Home(Path(sys.argv[1]), Ports(1, 2, 3, 5))
