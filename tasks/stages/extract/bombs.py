@@ -63,8 +63,7 @@ def refuse_bombs(source: bytes) -> None:
 
 def _refuse_many(source: bytes) -> None:
     """Rejects pages with too many tags; checks upper bounds first, the cheapest first, which nearly all pages meet."""
-    from tasks.formats.web.html_tags import all_tags
-    from tasks.stages.extract.formats import formats_in
+    from tasks.formats.web.html_tags import all_tags, formats_in
 
     tags = all_tags(source)
     # One link left open doubles a page at most; only its attributes count.
