@@ -16,11 +16,10 @@ from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import Shape, Size
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
-from tasks.trainer.sizes import Size
 
 BATCHES = 4
 """Different batches that steps repeat, so that no shape of `cu_seqlens` comes after the warm-up."""

@@ -29,7 +29,7 @@ from tasks.trainer.config import ModelConfig
 from tasks.trainer.devices import peak_flops
 from tasks.trainer.model.attention import Kernel, best_kernel
 from tasks.trainer.model.flex import flex
-from tasks.trainer.sizes import SIZES, Size
+from tasks.trainer.model.shape import SIZES, Size
 
 SWEEP: dict[Variant, list[Workload]] = {
     Variant("1.3b", "bf16"): [

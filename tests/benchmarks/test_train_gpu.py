@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tasks.trainer.sizes import SIZES
+from tasks.trainer.model.shape import SIZES
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

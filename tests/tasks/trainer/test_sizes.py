@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.trainer.model.shape import Shape
-from tasks.trainer.sizes import SIZES
+from tasks.trainer.model.shape import SIZES, Shape
 
 DOCS = Path(__file__).parents[3] / "docs" / "model.md"
 _UNIT = {"m": 1e6, "b": 1e9}
