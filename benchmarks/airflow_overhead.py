@@ -30,7 +30,7 @@ from tasks.demo import stack
 from tasks.demo.airflow_api import Airflow
 from tasks.demo.drive import Chain
 from tasks.demo.home import Home
-from tasks.demo.processes import marked
+from tasks.demo.stack import marked
 from tasks.run.catalogue import STAGES
 
 ROOT = Path(__file__).parents[1]

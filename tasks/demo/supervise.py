@@ -29,8 +29,7 @@ from types import FrameType
 from tasks.core.errors import SluiceError, TransientError
 from tasks.demo import airflow_api
 from tasks.demo.home import CHECKOUT, Home
-from tasks.demo.processes import SERVICE, end, marked
-from tasks.demo.stack import ServiceStatus, Status, take_lock
+from tasks.demo.stack import SERVICE, ServiceStatus, Status, end, marked, take_lock
 
 DASK_WORKERS = 2
 _PROBE_S = 2.0

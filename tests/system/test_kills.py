@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from tasks.demo.processes import marked
+from tasks.demo.stack import marked
 
 CORPUS = ("extracted", "attributes", "duplicates", "documents")
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tasks.demo.home import CHECKOUT
-from tasks.demo.processes import marked
+from tasks.demo.stack import marked
 from tests.cluster.clusters import Cluster, Loopback
 from tests.cluster.training import corpus_in, recipe_text
 

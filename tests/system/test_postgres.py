@@ -17,7 +17,7 @@ from tasks.demo.airflow_api import Airflow
 from tasks.demo.drive import Chain, DagRunStatus
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.objects import LARGE_XCOM
-from tasks.demo.processes import marked
+from tasks.demo.stack import marked
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
 from tests.system.conftest import MODELS, Stack, demo, free_ports, write_recipes

@@ -10,8 +10,7 @@ import urllib.request
 import pytest
 
 from tasks.demo.home import CHECKOUT
-from tasks.demo.processes import marked
-from tasks.demo.stack import read_status
+from tasks.demo.stack import marked, read_status
 
 
 def test_a_taken_port_is_one_line_that_says_what_to_do(stack, tmp_path) -> None:

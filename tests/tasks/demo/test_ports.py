@@ -9,7 +9,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.demo.home import Home, Ports
-from tasks.demo.processes import check_ports
+from tasks.demo.stack import check_ports
 
 
 @pytest.fixture

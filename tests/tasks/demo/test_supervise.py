@@ -14,8 +14,7 @@ import pytest
 from tasks.core.errors import TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
-from tasks.demo.processes import marked
-from tasks.demo.stack import Status, read_status
+from tasks.demo.stack import Status, marked, read_status
 from tests.waiting import until
 
 SERVE = """
