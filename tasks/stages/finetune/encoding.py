@@ -93,7 +93,7 @@ class Encoder:
         self.eos_id = eos_id(folder, self._tokenizer)
 
     def example(self, texts: list[Segments]) -> dict[str, Any]:
-        """Returns lengths, tokens and learned (`tasks.formats.documents.examples`), and whether any is learned per text.
+        """Returns lengths, tokens and learned (`tasks.formats.documents.examples`), and per text if any is learned.
 
         End-of-text is learned where the last segment of its text is.
         """
