@@ -10,8 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from tasks.trainer.data.batches import Batch
-from tasks.trainer.step_data import StepData
+from tasks.trainer.data.batches import Batch, StepData
 
 WORKERS = 2
 LOOK_AHEAD_STEPS = 8

@@ -20,6 +20,7 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.data.batches import open_data
 from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
@@ -35,7 +36,6 @@ from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.place import Layout
 from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
 from tasks.trainer.self_test import processor
-from tasks.trainer.step_data import open_data
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer.data.batches import Batch
+from tasks.trainer.data.batches import Batch, StepData
 from tasks.trainer.data.withheld import hide
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.step_data import StepData
 
 LARGEST_SHARE = 0.5
 """Share of the labels of a batch that may be found guilty."""

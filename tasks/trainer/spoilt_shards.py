@@ -7,7 +7,7 @@ found, the rest of it is taken to be no better.
 from collections.abc import Mapping, Sequence
 
 from tasks.formats.tokens.marks import Mark
-from tasks.trainer.step_data import StepData
+from tasks.trainer.data.batches import StepData
 
 REPEATED = 3
 """Steps that documents of a shard must have spoilt."""

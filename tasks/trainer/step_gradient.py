@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tasks.trainer.data.batches import Batch
+from tasks.trainer.data.batches import Batch, StepData
 from tasks.trainer.data.withheld import Withheld
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
@@ -13,7 +13,6 @@ from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.poison import described, guilty, slices_with_losses
 from tasks.trainer.spoilt_shards import spoilt_shards
-from tasks.trainer.step_data import StepData
 
 if TYPE_CHECKING:
     from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds

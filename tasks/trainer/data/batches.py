@@ -6,12 +6,14 @@ several threads, and any number of ranks computes the same batches.
 At a document boundary the end-of-text token ends document A and starts document B: it is the last label of A and the
 first input of B. So B's first token is predicted from the same token that the evaluation puts before a document, and
 attention from B to A is masked.
+
+What the loop needs of the data of a run: the batch of a step, and what is in it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -244,3 +246,51 @@ def _runs(slices: Slices, counts: Ints, used: Ints, width: int) -> Iterator[tupl
     is_last = np.append(row[at][1:] != row[at][:-1], True)
     columns = (shard[at], offset[at], lengths + is_last, row[at] * width + position[at])
     return cast("Iterator[tuple[int, int, int, int]]", zip(*(column.tolist() for column in columns), strict=True))
+
+
+class Named(Protocol):
+    """Names of the files whose numbers are in slices."""
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """The names, by number."""
+
+
+class StepData(Protocol):
+    """Batches as a function of the step, of a pretraining (`batches`) or a fine-tuning (`tuning.examples`)."""
+
+    vocab_size: int
+    eos_id: int
+    seq_len: int
+    batch_size: int
+    microbatch: int
+    identity: str
+    """Sha256 of all that determines the batches, beside the settings of the loop."""
+
+    @property
+    def plan(self) -> Named:
+        """Names the files."""
+
+    def close(self) -> None:
+        """Ends the threads that fetch."""
+
+    def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
+        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
+
+    def slices_of(self, step: int, number: int) -> list[Slices]:
+        """Returns the slices of each sequence of a microbatch."""
+
+    def documents(self, step: int) -> set[tuple[str, int]]:
+        """Returns (file, row) of what a step's batch has tokens of."""
+
+    def slices(self, step: int) -> list[dict[str, Any]]:
+        """Returns what a step's batch is made of, for a log."""
+
+
+def open_data(spec: TrainSpec) -> StepData:
+    """Opens the data of a run; raises InputError where it is missing, empty or damaged."""
+    if spec.tuning is None:
+        return Batches(spec)
+    from tasks.trainer.tuning.examples import ExampleBatches  # imports pyarrow.ipc, which a pretraining does without
+
+    return ExampleBatches(spec)

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer.data.batches import Batch
+from tasks.trainer.data.batches import Batch, Named
 from tasks.trainer.data.notice import REQUEST
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.step_data import Named
 
 log = logging.getLogger(__name__)
 
