@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import InputError, SluiceError, TransientError
-from tasks.demo.database import Postgres
-from tasks.demo.home import Home
+from tasks.demo.home import Home, Postgres
 from tasks.demo.supervise import services
 from tests.postgres import PASSWORD, PostgresServer
 
