@@ -36,7 +36,7 @@ from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.count import COUNTS, FOLDER, TOP, count_part, most
-from tasks.stages.paragraphs.mark import EXAMPLE, TOP_FILE, mark_part
+from tasks.stages.paragraphs.passes import EXAMPLE, TOP_FILE, mark_part
 from tasks.stages.paragraphs.scan import scan_part
 
 VERSION = 2

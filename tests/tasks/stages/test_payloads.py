@@ -30,7 +30,7 @@ from tasks.stages.dedup import stage as dedup
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.config import ParagraphsConfig
-from tasks.stages.paragraphs.mark import mark_part
+from tasks.stages.paragraphs.passes import mark_part
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.cuts import crawled
 from tasks.stages.tokens.bpe import draw
