@@ -45,8 +45,7 @@ from tasks.core.store import Store
 from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
 from tasks.stages.tokens.config import PackConfig
 from tasks.trainer.config import TrainConfig, TrainSpec
-from tasks.trainer.data.batches import Batches
-from tasks.trainer.loader import Loader
+from tasks.trainer.data.batches import Batches, Loader
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
 

@@ -20,13 +20,12 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.batches import open_data
+from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import ROLL_BACK_AFTER, Guard
 from tasks.trainer.integrity.pace import Pace
-from tasks.trainer.loader import Loader
 from tasks.trainer.logs import Logs
 from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.shape import Shape

@@ -14,8 +14,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.batches import Batch, Batches
-from tasks.trainer.loader import Loader
+from tasks.trainer.data.batches import Batch, Batches, Loader
 from tasks.trainer.spec import make_spec
 from tests.corpora import Made, corpus, tokens_in
 from tests.s3_server import S3Server
