@@ -15,8 +15,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.demo.airflow_api import Airflow
 from tasks.demo.drive import Chain, DagRunStatus
-from tasks.demo.home import CHECKOUT, Home, Ports
-from tasks.demo.objects import LARGE_XCOM
+from tasks.demo.home import CHECKOUT, LARGE_XCOM, Home, Ports
 from tasks.demo.stack import marked
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
