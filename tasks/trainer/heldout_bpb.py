@@ -18,9 +18,9 @@ import torch
 
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout, Window, windows
+from tasks.trainer.data.withheld import Prober
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.poison import Prober
 
 BPB = "bpb"
 """Field of the step log with the mean over sources; `bpb/<source>` are those of the sources."""
