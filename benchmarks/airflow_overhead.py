@@ -27,8 +27,7 @@ from typing import Any
 import psutil
 
 from tasks.demo import stack
-from tasks.demo.airflow_api import Airflow
-from tasks.demo.drive import Chain
+from tasks.demo.drive import Airflow, Chain
 from tasks.demo.home import Home
 from tasks.demo.stack import marked
 from tasks.run.catalogue import STAGES

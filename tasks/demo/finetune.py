@@ -11,8 +11,7 @@ from tasks.core.errors import InputError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.demo import stack
-from tasks.demo.airflow_api import Airflow
-from tasks.demo.drive import Chain, DagRunStatus
+from tasks.demo.drive import Airflow, Chain, DagRunStatus
 from tasks.demo.home import Home
 from tasks.demo.manuals import write_manuals
 from tasks.demo.report import RunArtifacts

@@ -2,8 +2,7 @@
 
 from tasks.core.store import Store
 from tasks.demo import stack
-from tasks.demo.airflow_api import Airflow
-from tasks.demo.drive import Chain
+from tasks.demo.drive import Airflow, Chain
 from tasks.demo.home import Home
 from tasks.demo.report import RunArtifacts, report
 from tasks.demo.screen import Screen

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from tasks.core.errors import SluiceError, TransientError
-from tasks.demo import airflow_api
+from tasks.demo import drive
 from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.stack import SERVICE, ServiceStatus, Status, end, marked, take_lock
 
@@ -351,7 +351,7 @@ def finish_migration(home: Home, code: int) -> None:
 def make_pools(home: Home) -> bool:
     """Creates or changes Airflow's pools as in `dags/pools.json`; returns False when the API is not ready."""
     try:
-        with airflow_api.Airflow(home.airflow_url, home.password()) as airflow:
+        with drive.Airflow(home.airflow_url, home.password()) as airflow:
             airflow.set_pools(CHECKOUT / "dags" / "pools.json")
     except TransientError as error:
         log.warning("%s", error)

@@ -23,8 +23,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.airflow_api import Airflow, Json
-from tasks.demo.drive import Chain, DagRunStatus
+from tasks.demo.drive import Airflow, Chain, DagRunStatus, Json
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tests.s3_server import environment

@@ -13,8 +13,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.airflow_api import Airflow
-from tasks.demo.drive import Chain, DagRunStatus
+from tasks.demo.drive import Airflow, Chain, DagRunStatus
 from tasks.demo.home import CHECKOUT, LARGE_XCOM, Home, Ports
 from tasks.demo.stack import marked
 from tests.postgres import PASSWORD, PostgresServer

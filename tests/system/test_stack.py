@@ -33,7 +33,7 @@ def test_everything_listens_on_loopback_only(stack) -> None:
 
 
 def test_the_trigger_form_refuses_what_does_not_fit(stack) -> None:
-    from tasks.demo.airflow_api import ApiError
+    from tasks.demo.drive import ApiError
 
     with pytest.raises(ApiError) as caught:
         stack.airflow.trigger("smoke.crawl", {"crawl.max_pages": "many"})
