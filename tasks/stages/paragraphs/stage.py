@@ -35,8 +35,17 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.stages.paragraphs.config import ParagraphsConfig
-from tasks.stages.paragraphs.passes import COUNTS, EXAMPLE, FOLDER, TOP, TOP_FILE, count_part, mark_part, most
-from tasks.stages.paragraphs.scan import scan_part
+from tasks.stages.paragraphs.passes import (
+    COUNTS,
+    EXAMPLE,
+    FOLDER,
+    TOP,
+    TOP_FILE,
+    count_part,
+    mark_part,
+    most,
+    scan_part,
+)
 
 VERSION = 2
 
