@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tasks.trainer.data.batches import Batch, StepData
-from tasks.trainer.data.withheld import Withheld, described, guilty, slices_with_losses
+from tasks.trainer.data.withheld import Withheld, described, guilty, slices_with_losses, spoilt_shards
 from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import Guard
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
-from tasks.trainer.spoilt_shards import spoilt_shards
 
 if TYPE_CHECKING:
     from tasks.trainer.parallel.sharded import Sharded  # imports torch._dynamo: 1.5 CPU-seconds

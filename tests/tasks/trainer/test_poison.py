@@ -9,13 +9,12 @@ import torch
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.data.withheld import Slice, guilty
+from tasks.trainer.data.withheld import REPEATED, Slice, guilty, spoilt_shards
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.place import Layout
-from tasks.trainer.spoilt_shards import REPEATED, spoilt_shards
 from tests.corpora import Made, corpus, tokens_in
 from tests.tasks.trainer.faulty import poison, ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
