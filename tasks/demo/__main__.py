@@ -87,7 +87,7 @@ def _supervise(_options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     from tasks.demo.home import Home
-    from tasks.demo.seeds import run_request
+    from tasks.demo.run import run_request
 
     home = Home.here()
     request = run_request(home, options.recipe, options.version, options.seeds, options.contact)

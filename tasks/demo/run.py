@@ -1,13 +1,94 @@
-"""One demo run from start to report: starts the services, triggers and monitors the chain, prints the report."""
+"""One demo run from start to report: starts the services, triggers and monitors the chain, prints the report.
 
+Recipe and overrides of a demo run: for the loopback site, or for a list of seeds.
+
+Reads the seeds file.
+"""
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.demo import stack
 from tasks.demo.drive import Airflow, Chain
 from tasks.demo.home import Home
 from tasks.demo.report import RunArtifacts, report
 from tasks.demo.screen import Screen
-from tasks.demo.seeds import RunRequest
+from tasks.demo.site import HOSTS, SITE_PORT, address
 from tasks.run.recipe import find_recipe
+
+_URL = re.compile(rb"^\s*https?://[^\s/]", re.I | re.M)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run to trigger: a recipe, a version ("" for the recipe's own) and overrides by dotted path."""
+
+    recipe: str
+    version: str
+    overrides: dict[str, Any]
+
+    def conf(self) -> dict[str, Any]:
+        """Returns the `conf` of the DAG run, in the format of the trigger form."""
+        version = {"version": self.version} if self.version else {}
+        return {**version, "overrides": self.overrides}
+
+
+def run_request(home: Home, recipe: str, version: str, seeds: str, contact: str) -> RunRequest:
+    """Returns the run for the options of a demo run.
+
+    Args:
+        home: the stack with the ports of the site.
+        recipe: recipe for the loopback site.
+        version: version of the artifacts; "": the recipe's.
+        seeds: path of a file with one URL per line, or "".
+        contact: URL or e-mail address that the crawler shows to the sites it visits.
+
+    Raises:
+        InputError: the seeds file is unusable, or the contact is missing.
+    """
+    if not seeds:
+        return RunRequest(recipe, version, _moved_site(home, recipe))
+    path = Path(seeds).absolute()
+    content = read_seeds(path)
+    if not contact:
+        raise InputError(
+            "the public web is crawled only with a contact that its owners can reach",
+            "add CONTACT=https://your.page/about-this-crawl",
+        )
+    # Other seeds are another corpus with its own version; the same file later finds its artifacts again.
+    name = hashlib.blake2b(os.fsencode(path) + content, digest_size=4).hexdigest()
+    overrides = {"crawl.seed_files": [str(path)], "crawl.contact": contact}
+    return RunRequest("web", version or f"seeds-{name}", overrides)
+
+
+def read_seeds(path: Path) -> bytes:
+    """Reads a seeds file; the crawl sets aside lines that are no URL.
+
+    Raises:
+        InputError: the file cannot be read, or has no http(s) URL.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"the seeds file {path} cannot be read ({error})", "give a text file, one URL per line"
+        ) from None
+    if not _URL.search(content):
+        raise InputError(f"the seeds file {path} has no URL", "write one URL per line")
+    return content
+
+
+def _moved_site(home: Home, recipe: str) -> dict[str, Any]:
+    """Returns the override of the seeds for a site at other ports than those in the recipe, if the recipe crawls."""
+    if home.ports.site == SITE_PORT or "crawl" not in find_recipe(recipe).parts:
+        return {}
+    return {"crawl.seeds": [address(host, home.ports.site + index) for index, host in enumerate(HOSTS)]}
 
 
 def run(home: Home, request: RunRequest) -> None:

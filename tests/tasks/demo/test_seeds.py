@@ -6,7 +6,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.demo.home import Home, Ports
-from tasks.demo.seeds import read_seeds, run_request
+from tasks.demo.run import read_seeds, run_request
 
 PORTS = Ports(18080, 15000, 18786, 18701)
 CONTACT = "https://example.org/crawl"
