@@ -3,22 +3,29 @@
 Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; fills a
 folder with links to the plan's files, and with the held-out documents that the run is to measure. Shards of training
 text are not fetched: ranks read the ranges that they need.
+
+The mixture of a run: the weights of both stages on the grid, after replay.
+
+Computes only; sequences are those of the plan.
 """
 
 import json
+import logging
+import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.core.artifact import Artifact
-from tasks.core.errors import InputError
+from tasks.core.config import nearest
+from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens import origin
-from tasks.formats.tokens.mixture import Anneal
+from tasks.formats.tokens.mixture import Anneal, Mixture, repetitions, replayed, resolved
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec
 from tasks.trainer.data import heldout
-from tasks.trainer.mixing import mix
 from tasks.trainer.model.initial import initial_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
 
@@ -81,3 +88,108 @@ def _local(artifact: Artifact, folder: Path) -> Path:
     for file in artifact.files(f"{FOLDER}/"):
         (folder / Path(file).name).symlink_to(artifact.local(file))
     return folder
+
+
+log = logging.getLogger("sluice.train")
+
+WORTH = 4.0
+"""Epochs up to which repeated text is worth about as much as new text (see `TrainConfig.repetition_cap`)."""
+
+
+def mix(
+    config: TrainConfig, sequences: Mapping[str, int], decided: Mapping[str, float] | None = None
+) -> tuple[dict[str, float], Anneal | None]:
+    """Returns the weights of the first stage, and the second stage if there is one.
+
+    Args:
+        config: settings of the run.
+        sequences: sequences of every source that has any.
+        decided: weights that canaries have decided on; they take the place of `config.mixture`.
+
+    Raises:
+        RecipeError: a mixture or replay names an unknown source, replay leaves no new one, or a source would be
+            read more often than `repetition_cap`.
+    """
+    given = decided if decided is not None else _over(config.mixture, sequences, "mixture")
+    weights = _replay(config, given, sequences)
+    anneal = None
+    if config.anneal:
+        late = _over(config.anneal.mixture, sequences, "anneal.mixture")
+        anneal = Anneal(from_step=config.anneal_from, weights=_replay(config, late, sequences))
+    _check_repetition(config, sequences, weights, anneal)
+    return weights, anneal
+
+
+def epochs(
+    config: TrainConfig, sequences: Mapping[str, int], weights: Mapping[str, float], anneal: Anneal | None
+) -> dict[str, float]:
+    """Returns how often the run reads each source: 1.0 is one epoch, inf for a source without sequences."""
+    stages = [(weights, config.anneal_from)]
+    if anneal:
+        stages.append((anneal.weights, config.steps - anneal.from_step))
+    found: dict[str, float] = {}
+    for shares, steps in stages:
+        for source, times in repetitions(shares, sequences, steps * config.batch_size).items():
+            found[source] = found.get(source, 0.0) + times
+    return found
+
+
+def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str) -> dict[str, float]:
+    if not mixture:
+        return resolved(sequences)
+    Mixture(weights=dict(mixture)).over(sequences, f"[train] {field}, among the sources with a whole sequence")
+    return resolved({source: mixture.get(source, 0.0) for source in sequences})
+
+
+def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float]:
+    if config.replay is None:
+        return dict(weights)
+    for source in config.replay.old:
+        if source not in sequences:
+            raise RecipeError(
+                f'[train] replay.old, among the sources with a whole sequence: no source is called "{source}"',
+                nearest(source, sequences),
+            )
+    if set(config.replay.old) >= set(sequences):
+        raise RecipeError(
+            "[train] replay.old names every source, and none is left as new",
+            "leave out the new ones, or [train] replay",
+        )
+    return replayed(weights, sequences, config.replay.old, config.replay.share)
+
+
+def _check_repetition(
+    config: TrainConfig, sequences: Mapping[str, int], weights: Mapping[str, float], anneal: Anneal | None
+) -> None:
+    """Raises RecipeError with every source that is read too often; warns where there is no cap."""
+    found = {
+        source: times for source, times in epochs(config, sequences, weights, anneal).items() if source in sequences
+    }
+    # Shares are rounded to the grid, which must not refuse a run that needs exactly the cap.
+    cap = WORTH if config.repetition_cap is None else config.repetition_cap
+    above = {source: times for source, times in found.items() if times > cap * (1 + 1e-3)}
+    if not above:
+        return
+    if config.repetition_cap is None:
+        for source, times in above.items():
+            log.warning('the run reads "%s" %.1f times; beyond %g, repetition has little value', source, times, cap)
+        return
+    causes = [
+        f'"{source}" ({sequences[source]:,} sequences) {times:.2f} times: it fits with '
+        f"{_fitting(source, cap / times, weights, anneal)}"
+        for source, times in above.items()
+    ]
+    raise RecipeError(
+        f"{config.steps:,} steps of {config.batch_size} sequences read more often than [train] repetition_cap = "
+        f"{cap:g} allows: {'; '.join(causes)}",
+        f"lower these weights, train {math.floor(config.steps * cap / max(above.values())):,} steps, raise the cap, or "
+        "feed more text",
+    )
+
+
+def _fitting(source: str, factor: float, weights: Mapping[str, float], anneal: Anneal | None) -> str:
+    """Returns the largest weights of a source that fit, in words; rounded down to four decimals."""
+    stages = [("weight", weights.get(source, 0.0))] + (
+        [("anneal weight", anneal.weights.get(source, 0.0))] if anneal else []
+    )
+    return " and ".join(f"{name} {math.floor(share * factor * 10_000) / 10_000:g}" for name, share in stages if share)

@@ -22,8 +22,8 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.alerts import percentiles
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.flops import attended_length, flops_per_token
-from tasks.trainer.mixing import epochs
 from tasks.trainer.model.shape import Shape
+from tasks.trainer.spec import epochs
 
 Lines = Sequence[Mapping[str, Any]]
 

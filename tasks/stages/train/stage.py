@@ -1,6 +1,6 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
-Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.mixing`) and, where the
+Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.spec`) and, where the
 settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.model.initial`). Writes for every
 milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
@@ -41,11 +41,10 @@ from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
-from tasks.trainer.mixing import epochs
 from tasks.trainer.model.initial import changed_settings
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.planning.measured import speed_metrics
-from tasks.trainer.spec import make_spec
+from tasks.trainer.spec import epochs, make_spec
 from tasks.trainer.starts import read_starts
 
 log = logging.getLogger("sluice.train")

@@ -14,8 +14,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.stage import describe_run
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tasks.trainer.data.batches import Batches
-from tasks.trainer.mixing import epochs, mix
-from tasks.trainer.spec import make_spec
+from tasks.trainer.spec import epochs, make_spec, mix
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import small_config
 
