@@ -15,8 +15,7 @@ from tasks.demo.drive import Airflow, Chain, DagRunStatus
 from tasks.demo.home import Home
 from tasks.demo.manuals import write_manuals
 from tasks.demo.report import RunArtifacts
-from tasks.demo.run import RunRequest, run_request
-from tasks.demo.screen import Screen
+from tasks.demo.run import RunRequest, Screen, run_request
 from tasks.demo.tuned_report import tuning_report
 from tasks.formats.tokens.origin import tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from tasks.demo.drive import DagRunStatus, cause_in
-from tasks.demo.screen import Screen, row
+from tasks.demo.run import Screen, row
 
 LOG = [
     {"event": "::group::Pre Execute", "level": "info"},
