@@ -33,8 +33,8 @@ from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.model.initial import MERGED
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
+from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, beyond
-from tasks.trainer.tuning.spec import tuning_spec
 
 VERSION = 1
 

@@ -22,9 +22,9 @@ from tasks.run.shell import main
 from tasks.stages.finetune.config import ExamplesConfig
 from tasks.trainer import chat_template
 from tasks.trainer.model.transformer import Transformer
+from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.build import build_tuned
 from tasks.trainer.tuning.config import FinetuneConfig
-from tasks.trainer.tuning.spec import tuning_spec
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
 from tests.taken_down import take_down

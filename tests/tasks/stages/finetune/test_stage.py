@@ -18,9 +18,9 @@ from tasks.run.tuned_trace import trace_tuned
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.model import model_file
 from tasks.trainer.place import LAYOUT_VARIABLE, Layout
+from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig
 from tasks.trainer.tuning.examples import ExampleBatches
-from tasks.trainer.tuning.spec import tuning_spec
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.stages.finetune.conftest import INSTRUCTIONS, PREFERENCES, Make
