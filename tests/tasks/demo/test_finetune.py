@@ -4,11 +4,10 @@ from pathlib import Path
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.finetune import Base
+from tasks.demo.finetune import Base, report
 from tasks.demo.home import Home, Ports
 from tasks.demo.manuals import manual, write_manuals
 from tasks.demo.report import RunArtifacts
-from tasks.demo.tuned_report import report
 from tasks.formats.pdf.document import read_pdf
 from tasks.run.recipe import find_recipe
 from tests.tasks.run.tunings import Tunings, tunings
