@@ -1,23 +1,14 @@
-"""Third step, per part: the repeated paragraphs of each document, and examples for the report.
+"""The passes over the paragraphs: scan each part, count each range of hashes, mark each part.
 
-Reads `places/` of the part, `counts/` of all ranges one after the other, ids of the documents, and the texts of those
-that the report shows. Writes the two tables of `tasks.formats.documents.document`, and
+    places/<part>.parquet    scan   every paragraph (PLACES), in the order of the documents and texts
+    runs/<number>.bin        scan   every distinct paragraph of each document that is long enough (RUN), by hash
+    counts/<range>.parquet   count  the repeated paragraphs (COUNTS), by hash
+    top/<range>.parquet      count  the most repeated ones, sorted by `most`
+    paragraphs/ repeats/     mark   the findings of a part (`tasks.formats.documents.document`)
+    examples/<part>.parquet  mark   beginnings of the most repeated paragraphs whose first document is in this part
+                                    (EXAMPLE)
 
-    examples/<part>.parquet  beginnings of the most repeated paragraphs whose first document is in this part (EXAMPLE)
-
-Second step, per range of hashes: in how many documents and domains each paragraph occurs.
-
-Reads the range from the `runs/` of all parts (`tasks.formats.dedup.sorted_runs`). Writes
-
-    counts/<range>.parquet  the repeated paragraphs (COUNTS), sorted by hash
-    top/<range>.parquet     the most repeated ones, sorted by `most`
-
-First step, per part: the paragraphs of the documents, and which of them are to be counted.
-
-Reads one part of `extracted`. Writes
-
-    places/<part>.parquet  every paragraph (PLACES), in the order of the documents and texts
-    runs/<number>.bin      every distinct paragraph of each document that is long enough (RUN), sorted by hash
+Only `scan` reads all texts; `mark` reads those that the report shows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,10 +41,40 @@ PLACES = pa.schema(
         pa.field("text", pa.uint64(), nullable=False),  # XXH3 of the document's normalised text
     ]
 )
+
 RUN = np.dtype([("key", "<u8"), ("text", "<u8"), ("domain", "<u8"), ("fetched", "<i8"), ("id", HALVES)])
 """A paragraph of a document: its hash, that of the document's text, XXH3 of the domain's name, milliseconds, the id. A
 document without a time is the latest."""
+
 _LATEST = np.iinfo(np.int64).max
+
+COUNTS = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),  # distinct ones with the paragraph
+        pa.field("texts", pa.int64(), nullable=False),  # distinct normalised texts of these
+        pa.field("domains", pa.int64(), nullable=False),  # registered domains of these
+        pa.field("text", pa.uint64(), nullable=False),  # the first text, by (fetched_at, id): it keeps the paragraph
+        pa.field("id", pa.string(), nullable=False),  # the first document
+    ]
+)
+
+FOLDER, TOP = "counts", "top"
+
+MOST = 100
+"""Paragraphs in the report."""
+
+TOP_FILE = "top.parquet"
+
+EXAMPLE = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("url", pa.string(), nullable=False),  # of the first document with the paragraph
+        pa.field("example", pa.string(), nullable=False),  # its beginning there, with personal data masked
+    ]
+)
+
+_BEGINNING = 500
 
 
 class Paragraph(NamedTuple):
@@ -112,21 +133,6 @@ def _run(documents: pa.Table, domains: NDArray[np.uint64], long: pa.Table) -> ND
     found["domain"], found["fetched"] = domains[rows], fetched[rows]
     found["id"] = document_ids.pack(documents["id"])[rows]
     return found[np.lexsort((found["id"][:, 1], found["id"][:, 0], found["key"]))]
-
-
-COUNTS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),  # distinct ones with the paragraph
-        pa.field("texts", pa.int64(), nullable=False),  # distinct normalised texts of these
-        pa.field("domains", pa.int64(), nullable=False),  # registered domains of these
-        pa.field("text", pa.uint64(), nullable=False),  # the first text, by (fetched_at, id): it keeps the paragraph
-        pa.field("id", pa.string(), nullable=False),  # the first document
-    ]
-)
-FOLDER, TOP = "counts", "top"
-MOST = 100
-"""Paragraphs in the report."""
 
 
 def count_part(
@@ -190,17 +196,6 @@ def most(tables: Sequence[pa.Table]) -> pa.Table:
     """Returns the MOST rows of several COUNTS with most documents; of equal numbers most domains, lowest hash."""
     order = [("documents", "descending"), ("domains", "descending"), ("hash", "ascending")]
     return pa.concat_tables(tables).sort_by(order).slice(0, MOST).combine_chunks()
-
-
-TOP_FILE = "top.parquet"
-EXAMPLE = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("url", pa.string(), nullable=False),  # of the first document with the paragraph
-        pa.field("example", pa.string(), nullable=False),  # its beginning there, with personal data masked
-    ]
-)
-_BEGINNING = 500
 
 
 def mark_part(extracted: ArtifactFolder, own: ArtifactFolder, ranges: Buckets, part: Part, name: str) -> None:

@@ -5,7 +5,7 @@ Reads `extracted` (documents/). Writes
     places/ runs/             per part, the paragraphs and what is to be counted of them (`scan`): for the steps after
                               it, and not in the artifact
     counts/ top/              per range of hashes, documents and domains of the repeated ones (`count`)
-    top.parquet               the most repeated of all ranges (`count.COUNTS`)
+    top.parquet               the most repeated of all ranges (`passes.COUNTS`)
     paragraphs/ repeats/      per part, the findings (`tasks.formats.documents.document`)
     examples/                 per part, beginnings of the most repeated ones (`mark`)
     boilerplate.parquet       the 100 most repeated paragraphs with counts and an example (`BOILERPLATE`)
@@ -48,6 +48,14 @@ from tasks.stages.paragraphs.passes import (
 )
 
 VERSION = 2
+PAGE, TABLE = "report.html", "boilerplate.parquet"
+
+BOILERPLATE = pa.schema(
+    [
+        *(COUNTS.field(name) for name in ("documents", "texts", "domains", "hash")),
+        *(EXAMPLE.field(name) for name in ("url", "example")),
+    ]
+)
 
 
 def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -111,15 +119,6 @@ def _note(metrics: dict[str, float]) -> str:
         f"{metrics['documents_with_repeats']:,.0f} of {metrics['documents']:,.0f} documents repeat others in "
         f"{metrics['repeated_share']:.1%} of the characters"
     )
-
-
-PAGE, TABLE = "report.html", "boilerplate.parquet"
-BOILERPLATE = pa.schema(
-    [
-        *(COUNTS.field(name) for name in ("documents", "texts", "domains", "hash")),
-        *(EXAMPLE.field(name) for name in ("url", "example")),
-    ]
-)
 
 
 def collect(own: ArtifactFolder, names: Iterable[str]) -> pa.Table:
