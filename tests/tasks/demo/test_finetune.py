@@ -4,9 +4,8 @@ from pathlib import Path
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.finetune import Base, report
+from tasks.demo.finetune import Base, manual, report, write_manuals
 from tasks.demo.home import Home, Ports
-from tasks.demo.manuals import manual, write_manuals
 from tasks.demo.report import RunArtifacts
 from tasks.formats.pdf.document import read_pdf
 from tasks.run.recipe import find_recipe
