@@ -10,8 +10,7 @@ from tasks.core.config import canonical_json
 from tasks.trainer.adamw import AdamW
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.muon import UPDATE_RMS, Muon, is_hidden, orthogonalised
-from tasks.trainer.optim import build_optimizer, load_optimizer
+from tasks.trainer.optim import UPDATE_RMS, Muon, build_optimizer, is_hidden, load_optimizer, orthogonalised
 
 LR = 0.01
 
