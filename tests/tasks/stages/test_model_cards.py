@@ -13,7 +13,7 @@ from tasks.stages.classifiers.config import ClassifierSettings
 from tasks.stages.classifiers.texts import Example, Examples
 from tasks.stages.perplexity import stage as perplexity
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
-from tasks.stages.perplexity.cuts import Cuts
+from tasks.stages.perplexity.stage import Cuts
 
 SCORES = {
     "auc": 0.9876,

@@ -32,7 +32,7 @@ from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.passes import mark_part
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
-from tasks.stages.perplexity.cuts import crawled
+from tasks.stages.perplexity.stage import crawled
 from tasks.stages.tokens.bpe import draw
 from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig
 from tasks.stages.tokens.encode import thresholds
