@@ -26,11 +26,13 @@ from numpy.typing import NDArray
 from tasks.filters.ngram.model import BEGIN, END, UNKNOWN, Level, Ngrams
 
 UNKNOWN_ID, BEGIN_ID, END_ID = range(3)
+
 SPECIAL = [UNKNOWN, BEGIN, END]
 """First entries of every vocabulary."""
 
 # lmplz's --discount_fallback, for texts that are too small or have no n-gram that occurs three times.
 _FALLBACK = (0.5, 1.0, 1.5)
+
 _NEVER = -99.0  # ARPA's logarithm of zero: <s> is never predicted
 _DIGITS = 6
 

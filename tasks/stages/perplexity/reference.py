@@ -22,8 +22,14 @@ from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
 
 DOCUMENTS = "documents/"
+
 # Characters that are read of one text, so that a single long book does not dominate a model.
 _LONGEST = 1_000_000
+
+CANDIDATE = np.dtype(
+    [("rank", np.uint64), ("hash", np.uint64), ("size", np.int64), ("unit", np.int64), ("place", np.int64)]
+)
+"""A text that may be sampled: its rank, its hash, its UTF-8 bytes, number of its unit and index within it."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +179,6 @@ def ranks(hashes: NDArray[np.uint64], purpose: str) -> NDArray[np.uint64]:
     """Returns a hash of each hash that depends on `purpose`, so that samples are independent."""
     # By iterator: a list of Python integers would take 100 bytes per text.
     return np.fromiter((hash64(f"{purpose}/{value}") for value in hashes), np.uint64, len(hashes))
-
-
-CANDIDATE = np.dtype(
-    [("rank", np.uint64), ("hash", np.uint64), ("size", np.int64), ("unit", np.int64), ("place", np.int64)]
-)
-"""A text that may be sampled: its rank, its hash, its UTF-8 bytes, number of its unit and index within it."""
 
 
 def candidates(limit: float, seed: int, task: tuple[int, Unit]) -> NDArray[np.void]:
