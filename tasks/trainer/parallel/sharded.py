@@ -30,14 +30,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
-from tasks.trainer.adamw import local
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import initial_weight
-from tasks.trainer.optim import build_optimizer
+from tasks.trainer.optim import build_optimizer, local
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from tasks.core.config import canonical_json
-from tasks.trainer.adamw import AdamW
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.optim import UPDATE_RMS, Muon, build_optimizer, is_hidden, load_optimizer, orthogonalised
+from tasks.trainer.optim import UPDATE_RMS, AdamW, Muon, build_optimizer, is_hidden, load_optimizer, orthogonalised
 
 LR = 0.01
 

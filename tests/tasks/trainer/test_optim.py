@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.trainer.adamw import AdamW
 from tasks.trainer.config import OptimConfig
-from tasks.trainer.optim import clip, learning_rate
+from tasks.trainer.optim import AdamW, clip, learning_rate
 
 
 def test_steps_equal_those_of_torch() -> None:
