@@ -24,13 +24,13 @@ from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.fence import Fence
+from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
-from tasks.trainer.milestones import check_milestones, check_rows
 from tasks.trainer.model.initial import MERGED
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.spec import tuning_spec

@@ -16,8 +16,7 @@ from tasks.core.errors import InputError, SluiceError, StoreError, TransientErro
 from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.locations import committed, committed_lines, install
-from tasks.trainer.milestones import FOLDERS, lines_of
+from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
 from tasks.trainer.place import Copies
 
 

@@ -21,11 +21,10 @@ from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.copies import CopyLocation
 from tasks.trainer.checkpoints.fence import Fence
-from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch
+from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestones
 from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.logs import METRICS, proven_steps
-from tasks.trainer.milestones import publish_milestones
 from tasks.trainer.place import CheckpointLocations
 
 log = logging.getLogger("sluice.train")

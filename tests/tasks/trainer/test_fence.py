@@ -25,10 +25,10 @@ from tasks.core.store import Store
 from tasks.stages.train import stage
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.fence import FOLDER, Fence
+from tasks.trainer.checkpoints.locations import check_milestones, publish_milestones
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import METRICS, SKIPPED
-from tasks.trainer.milestones import check_milestones, publish_milestones
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import save_whole, small_config
 from tests.waiting import until
