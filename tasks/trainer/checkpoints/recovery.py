@@ -19,10 +19,9 @@ from tasks.core.errors import InputError, SluiceError, SupersededError, Transien
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.checkpoints.copies import CopyLocation
+from tasks.trainer.checkpoints.copies import Copier, CopyLocation
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestones
-from tasks.trainer.copying import Copier
 from tasks.trainer.faults import Faults
 from tasks.trainer.logs import METRICS, proven_steps
 from tasks.trainer.place import CheckpointLocations

@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 
 from tasks.core.errors import SupersededError, TransientError
 from tasks.core.store import Store
-from tasks.trainer import copying
-from tasks.trainer.checkpoints import checkpoint
+from tasks.trainer.checkpoints import checkpoint, copies
 from tasks.trainer.checkpoints import recovery as recovery_module
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
@@ -304,7 +303,7 @@ def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fa
         return write(path)
 
     monkeypatch.setattr(blocked, "write", block)
-    monkeypatch.setattr(copying, "STUCK_S", 0.0)
+    monkeypatch.setattr(copies, "STUCK_S", 0.0)
     monkeypatch.setattr(recovery_module, "WAIT_S", 0.1)
     for step in (4, 6, 8):
         grown(run, step)
