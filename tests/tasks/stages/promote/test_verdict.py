@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.stages.promote.report import figure, markdown
+from tasks.stages.promote.compare import figure, markdown
 from tasks.stages.promote.verdict import Verdict, judge, reason
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.comparison import Compared
