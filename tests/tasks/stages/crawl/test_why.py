@@ -16,7 +16,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.why import render, why
-from tests.tasks.formats.robots.test_robots import real_files
+from tests.tasks.formats.web.test_robots import real_files
 
 RECIPE = """
 name = "asked"
