@@ -1,8 +1,8 @@
 """Stage `inject`: the seeds of a crawl, checked, in canonical form, split into partitions by registered domain.
 
-Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe; in a seed file,
-an unusable line is set aside with its number and the reason. Behind the URL a line may have fields as in Nutch's seed
-lists, each after a tab: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
+Reads `seeds` and the files that `seed_files` names. A wrong seed in the recipe is an error of the recipe; in a seed
+file, an unusable line is set aside with its number and the reason. Behind the URL a line may have fields as in Nutch's
+seed lists, each after a tab: `nutch.score=10` and `nutch.fetchInterval=86400` (seconds).
 
 Writes `seeds/p<n>.parquet` (SEEDS) for every partition, empty ones too; `hosts.json`, the hosts of all seeds; and
 `rejected.parquet` (REJECTED), the lines of seed files that were set aside. Its members name the partitions.

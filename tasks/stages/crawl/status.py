@@ -1,15 +1,12 @@
-"""How far a crawl cycle is: its stages by partition, and queues, rates and back-offs of fetches under way.
+"""Progress of a crawl cycle: what a running fetch reports of itself, and how far all stages are.
 
-Reads the records of the cycle's artifacts and, of fetches that are not committed, the state that they write now and
-again (`frontier.live`). Sends no requests.
+A running fetch writes log lines, live metrics in MLflow and the alert of pages without links (`Watch`), and every five
+seconds the state of its queues, rates and back-offs (`Live`): `.live.json` beside the unfinished artifact, that of the
+last attempt only. It is no file of the artifact: the commit removes it, and a fetch never reads it. Where the store
+does not take it, the fetch goes on.
 
-The state of a running fetch, for `python -m tasks status`.
-
-Writes `.live.json` beside the unfinished artifact every five seconds, of all attempts the last one's, and reads it. It
-is no file of the artifact: the commit removes it, and a fetch never reads it. Where the store does not take it, the
-fetch goes on.
-
-Progress of a running fetch: periodic log lines, live metrics in MLflow, and the alert of pages without links.
+`status` reads the records of the cycle's artifacts and, of fetches that are not committed, that state. Sends no
+requests.
 """
 
 import asyncio
@@ -40,9 +37,41 @@ from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome
 # Whose lines the operators send as alerts.
 alerts = logging.getLogger("sluice.alerts")
 
+log = logging.getLogger("sluice.crawl")
+
+LIVE_FILE = ".live.json"
+EVERY_S = 5.0
+"""Seconds between two writes, at least."""
+MOST_HOSTS = 200
+"""Hosts that are named: those with most URLs waiting, and as many of those that are held up."""
+
+SILENT_S = 60.0
+"""A fetch that has not written its state for so long was killed, or does not reach the store."""
+
+# States of a host, the first that fits.
+VISITED = "visited"
+PAUSED = "paused"
+BACKED_OFF = "backed off"
+RESTING = "resting"
+READY = "ready"
+HELD_UP = "held up"  # its turn comes when other hosts are through
+THROUGH = "through"
+
 _LOG_EVERY_S = 1.0
 _METRICS_EVERY_S = 15.0
 _SHOWN_REASONS = 3
+
+_PATIENCE_S = 5.0
+# Of the time of a fetch: with very many hosts the state is written less often.
+_SHARE = 0.01
+
+_ONCE = (("inject", "seeds"), ("rank", "ranks"), ("publish", "warc"))
+_MAPPED = (("generate", "fetchlist"), ("fetch", "segment"), ("render", "rendered"), ("update", "crawldb"))
+_AT_ONCE = 32
+
+State = dict[str, Any]
+
+Found = dict[str, Any]
 
 
 class Watch:
@@ -134,30 +163,6 @@ class Watch:
 def _slowest(politeness: Politeness) -> str:
     slow = [f"{host} {seconds:.1f} s" for host, seconds in politeness.slowest(_SHOWN_REASONS) if seconds >= 1.0]
     return f", slowest: {', '.join(slow)}" if slow else ""
-
-
-log = logging.getLogger("sluice.crawl")
-
-LIVE_FILE = ".live.json"
-EVERY_S = 5.0
-"""Seconds between two writes, at least."""
-MOST_HOSTS = 200
-"""Hosts that are named: those with most URLs waiting, and as many of those that are held up."""
-
-_PATIENCE_S = 5.0
-# Of the time of a fetch: with very many hosts the state is written less often.
-_SHARE = 0.01
-
-# States of a host, the first that fits.
-VISITED = "visited"
-PAUSED = "paused"
-BACKED_OFF = "backed off"
-RESTING = "resting"
-READY = "ready"
-HELD_UP = "held up"  # its turn comes when other hosts are through
-THROUGH = "through"
-
-State = dict[str, Any]
 
 
 class Live:
@@ -313,16 +318,6 @@ def _state(
     if host is not None and _wait(host):
         return BACKED_OFF if host.failures else RESTING
     return READY if name in able or queue.flying else HELD_UP
-
-
-Found = dict[str, Any]
-
-SILENT_S = 60.0
-"""A fetch that has not written its state for so long was killed, or does not reach the store."""
-
-_ONCE = (("inject", "seeds"), ("rank", "ranks"), ("publish", "warc"))
-_MAPPED = (("generate", "fetchlist"), ("fetch", "segment"), ("render", "rendered"), ("update", "crawldb"))
-_AT_ONCE = 32
 
 
 def status(store: Store, recipe: str, version: str = "", now: datetime | None = None) -> Found:

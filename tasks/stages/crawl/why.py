@@ -1,13 +1,8 @@
-"""Explanation of why a URL is crawled or not, from recipe, hosts file and the last cycles.
-
-Reads the facts from hosts file and artifacts (`facts`). Sends no requests, so the current rules of a site may differ.
-
-Facts about one URL: rows of the crawl's artifacts, the hosts file, and robots.txt and tdmrep.json of its site.
+"""Explanation of why a URL is crawled or not: the facts about it, the obstacles to fetching it, and both as text.
 
 Reads the hosts file and committed artifacts: the seeds, and of the partition that owns the URL the fetch list, the
-segment and the crawl DB, each the newest there is, or those of one version.
-
-Formats the explanation of `why` as text.
+segment and the crawl DB with the robots.txt and tdmrep.json of its site; each the newest there is, or those of one
+version. Sends no requests, so the current rules of a site may differ.
 """
 
 import json
@@ -42,6 +37,20 @@ from tasks.stages.crawl.storage.segment import LINK, LOG
 
 Found = dict[str, Any]
 
+_SCHEME = re.compile(r"[a-z][a-z\d+.-]*:(?://|[^\d/?])", re.I)
+# What shows that a crawl has met a URL.
+_MET = ("seed", "known", "tried", "listed", "set_aside")
+
+_SCOPE = {
+    "include_hosts": "include_hosts does not name {host}",
+    "include_prefixes": "include_prefixes names {host}, and none of them begins it",
+    "include_pattern": "include_pattern is not found in it",
+    "exclude_pattern": "exclude_pattern is found in it",
+}
+_ADDRESS = {
+    "port": "its port is neither 80 nor 443, and allow_hosts does not grant it",
+    "private_address": "its host lies inside, and neither allow_loopback nor allow_hosts grants it",
+}
 
 _KNOWN = (
     *("status", "reason", "kind", "depth", "first_seen", "last_fetch", "next_due", "interval_s", "fails", "canonical"),
@@ -63,6 +72,9 @@ _TRIED = (
 _MOST_FILES = 500
 _BY_KEY = "SELECT * FROM stored WHERE key = CAST(? AS UUID)"
 _BY_HOST = "SELECT * FROM stored WHERE host = ?"
+
+_DAY_S = 86400
+_LEFT = 12
 
 
 class Sources:
@@ -289,22 +301,6 @@ class Facts:
         }
 
 
-_SCHEME = re.compile(r"[a-z][a-z\d+.-]*:(?://|[^\d/?])", re.I)
-# What shows that a crawl has met a URL.
-_MET = ("seed", "known", "tried", "listed", "set_aside")
-
-_SCOPE = {
-    "include_hosts": "include_hosts does not name {host}",
-    "include_prefixes": "include_prefixes names {host}, and none of them begins it",
-    "include_pattern": "include_pattern is not found in it",
-    "exclude_pattern": "exclude_pattern is found in it",
-}
-_ADDRESS = {
-    "port": "its port is neither 80 nor 443, and allow_hosts does not grant it",
-    "private_address": "its host lies inside, and neither allow_loopback nor allow_hosts grants it",
-}
-
-
 def why(
     store: Store, recipe: str, config: CrawlConfig, url: str, version: str = "", now: datetime | None = None
 ) -> Found:
@@ -493,10 +489,6 @@ def _ruled(decision: Found) -> str:
 def time_of(when: datetime | None) -> str:
     """Returns a time as text."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when else "at no known time"
-
-
-_DAY_S = 86400
-_LEFT = 12
 
 
 def render(found: Found) -> str:

@@ -1,1 +1,1 @@
-"""The frontier: URL order, request shares, host queues, trap detection, and visits."""
+"""The frontier: in which order URLs are tried, which queues they wait in, when a host gets its turn, and traps."""

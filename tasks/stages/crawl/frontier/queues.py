@@ -1,23 +1,19 @@
-"""Allocation of a limited number of requests to claimants, independent of the order in which demands become known.
+"""The queues of a fetch task: waiting URLs by host, hosts by registered domain, and requests shared among them.
 
-The order of allocation is fixed beforehand: first one request for every URL of a ranked list, then in turns. A claimant
-that needs less than its share returns the rest, which is allocated again. The final allocation is the longest prefix of
-that order that the total allows, skipping claimants that need no more: it depends on the demands, never on the order in
-which they are reported. Until then no claimant has more than its final share: shares only grow.
+A host's URLs (`HostQueue`) are a priority queue, the best first, without duplicates, in bounded memory. URLs of the
+fetch list stay until they are tried. Links found during the fetch have a memory limit; the worst of them are dropped
+when they exceed it, or when there are many times more of them than requests left for the host in this cycle. They are
+lost for this cycle only: they are in the log's links, so the next cycle knows them. Found again while there is room,
+they are queued again.
 
-Plans of hosts: rank and request limit, before the first request.
+The hosts of one domain (`Domain`) share its requests. A round of the domain ends when all its hosts have processed
+their URLs. Links from one of them to another wait for the next round, so that its start does not depend on which host
+was faster.
 
-Priority queue of one host's URLs: the best first, without duplicates, in bounded memory.
-
-URLs of the fetch list stay until they are tried. Links found during the fetch have a memory limit; the worst of them
-are dropped when they exceed it, or when there are many times more of them than requests left for the host in this
-cycle. They are lost for this cycle only: they are in the log's links, so the next cycle knows them. Found again while
-there is room, they are queued again.
-
-The hosts of one registered domain, and their shared request budget.
-
-A round of the domain ends when all its hosts have processed their URLs. Links from one of them to another wait for the
-next round, so that its start does not depend on which host was faster.
+Requests are allocated in an order that is fixed beforehand (`Shares`): first one for every URL of a ranked list, then
+in turns. A claimant that needs less than its share returns the rest, which is allocated again. The final allocation is
+the longest prefix of that order that the total allows, skipping claimants that need no more: it depends on the demands,
+never on the order in which they are reported. Until then no claimant has more than its final share: shares only grow.
 """
 
 import heapq
@@ -32,6 +28,15 @@ from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
 
 _MIDDLE = 1.0
+
+# URLs kept for each request that the host may still get: robots.txt may forbid most of them, which costs no request.
+_PER_REQUEST = 8
+# URLs kept however little room there is.
+_LEAST = 4
+# Bytes of a waiting URL besides its text: its tuple, its places in the heap and in the set of those seen.
+_OVERHEAD = 260
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -81,72 +86,6 @@ def front_of(score: float) -> int:
     (0, 2, -2)
     """
     return -math.floor(math.log2(score))
-
-
-Name = TypeVar("Name", bound=Hashable)
-
-
-class Shares(Generic[Name]):
-    """Requests dealt out to claimants.
-
-    Args:
-        ranked: the claimant of each known URL, the best URL first.
-        caps: maximum of each claimant; one that is not named gets nothing.
-
-    Attributes:
-        dealt: what each claimant has.
-
-    >>> shares = Shares(["a", "b", "a"], {"a": 9, "b": 9})
-    >>> sorted(shares.deal(5)), shares.dealt
-    (['a', 'b'], {'a': 3, 'b': 2})
-    >>> shares.finish("a", 1), shares.dealt
-    ({'b'}, {'a': 1, 'b': 4})
-    """
-
-    __slots__ = ("_caps", "_left", "_ranked", "_turns", "dealt")
-
-    def __init__(self, ranked: Iterable[Name], caps: Mapping[Name, int]) -> None:
-        self._caps: dict[Name, int] = dict(caps)
-        self._left = 0
-        self._ranked: deque[Name] = deque(name for name in ranked if name in self._caps)
-        # In the order of their best URLs; those without one are last.
-        self._turns = list(dict.fromkeys([*self._ranked, *self._caps]))
-        self.dealt: dict[Name, int] = dict.fromkeys(self._turns, 0)
-
-    def deal(self, count: int) -> set[Name]:
-        """Allocates `count` more requests; returns the claimants that got any."""
-        self._left += count
-        richer: set[Name] = set()
-        while self._left and self._ranked:
-            name = self._ranked.popleft()
-            if self.dealt[name] < self._caps[name]:
-                self.dealt[name] += 1
-                self._left -= 1
-                richer.add(name)
-        while self._left and (turns := [name for name in self._turns if self.dealt[name] < self._caps[name]]):
-            # As many whole rounds as all can take part in, or the beginning of one.
-            rounds = min(self._left // len(turns), min(self._caps[name] - self.dealt[name] for name in turns))
-            lucky = turns if rounds else turns[: self._left]
-            for name in lucky:
-                self.dealt[name] += rounds or 1
-            self._left -= len(lucky) * (rounds or 1)
-            richer.update(lucky)
-            self._turns = turns if rounds else turns[len(lucky) :] + lucky
-        return richer
-
-    def finish(self, name: Name, used: int) -> set[Name]:
-        """Reallocates what a claimant does not need; returns the claimants that got some of it."""
-        spare = self.dealt[name] - used
-        self.dealt[name] = self._caps[name] = used
-        return self.deal(spare)
-
-
-# URLs kept for each request that the host may still get: robots.txt may forbid most of them, which costs no request.
-_PER_REQUEST = 8
-# URLs kept however little room there is.
-_LEAST = 4
-# Bytes of a waiting URL besides its text: its tuple, its places in the heap and in the set of those seen.
-_OVERHEAD = 260
 
 
 class Waiting(NamedTuple):
@@ -275,6 +214,61 @@ class HostQueue:
             self._bytes -= _OVERHEAD + len(one.url)
         self.let_go += len(self._found) - kept
         del self._found[kept:]  # a sorted list is a heap
+
+
+class Shares(Generic[Name]):
+    """Requests dealt out to claimants.
+
+    Args:
+        ranked: the claimant of each known URL, the best URL first.
+        caps: maximum of each claimant; one that is not named gets nothing.
+
+    Attributes:
+        dealt: what each claimant has.
+
+    >>> shares = Shares(["a", "b", "a"], {"a": 9, "b": 9})
+    >>> sorted(shares.deal(5)), shares.dealt
+    (['a', 'b'], {'a': 3, 'b': 2})
+    >>> shares.finish("a", 1), shares.dealt
+    ({'b'}, {'a': 1, 'b': 4})
+    """
+
+    __slots__ = ("_caps", "_left", "_ranked", "_turns", "dealt")
+
+    def __init__(self, ranked: Iterable[Name], caps: Mapping[Name, int]) -> None:
+        self._caps: dict[Name, int] = dict(caps)
+        self._left = 0
+        self._ranked: deque[Name] = deque(name for name in ranked if name in self._caps)
+        # In the order of their best URLs; those without one are last.
+        self._turns = list(dict.fromkeys([*self._ranked, *self._caps]))
+        self.dealt: dict[Name, int] = dict.fromkeys(self._turns, 0)
+
+    def deal(self, count: int) -> set[Name]:
+        """Allocates `count` more requests; returns the claimants that got any."""
+        self._left += count
+        richer: set[Name] = set()
+        while self._left and self._ranked:
+            name = self._ranked.popleft()
+            if self.dealt[name] < self._caps[name]:
+                self.dealt[name] += 1
+                self._left -= 1
+                richer.add(name)
+        while self._left and (turns := [name for name in self._turns if self.dealt[name] < self._caps[name]]):
+            # As many whole rounds as all can take part in, or the beginning of one.
+            rounds = min(self._left // len(turns), min(self._caps[name] - self.dealt[name] for name in turns))
+            lucky = turns if rounds else turns[: self._left]
+            for name in lucky:
+                self.dealt[name] += rounds or 1
+            self._left -= len(lucky) * (rounds or 1)
+            richer.update(lucky)
+            self._turns = turns if rounds else turns[len(lucky) :] + lucky
+        return richer
+
+    def finish(self, name: Name, used: int) -> set[Name]:
+        """Reallocates what a claimant does not need; returns the claimants that got some of it."""
+        spare = self.dealt[name] - used
+        self.dealt[name] = self._caps[name] = used
+        return self.deal(spare)
 
 
 class Domain:

@@ -1,1 +1,1 @@
-"""HTTP: address checks, DNS, connections and a client with limits. Independent of robots rules and queues."""
+"""HTTP: which addresses may be reached, DNS, connections and a client with limits. Knows no robots rules and queues."""

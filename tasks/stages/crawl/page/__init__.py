@@ -1,1 +1,1 @@
-"""Parsing of fetched pages: links, sitemaps, feeds, opt-outs, and whether a page needs a browser."""
+"""Reading of fetched pages: links, sitemaps, feeds, terms of use, and whether a page needs a browser."""

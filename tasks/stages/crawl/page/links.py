@@ -1,27 +1,8 @@
 """Parser of HTML pages: outlinks, robots directives, canonical URL, feeds, title, amount of text.
 
-Reads the preprocessed source of a page (`defuse`) with selectolax (lexbor): 5,000 pages per CPU-second. The tree is
-traversed once.
-
-Resolution of a page's URLs to canonical links.
-
-Links are looked up in a table first: the menu of a site is the same on all its pages, so most links cost one look-up
-instead of a parse and two hashes.
-
-Preprocessing of hostile pages: renames elements in the source that make the parser slow, keeping links and metas.
-
-Time and memory of an HTML parser can be the product of two numbers that are both under the page author's control
-(selectolax 1.0.2, one core):
-
-    formatting elements left open x blocks behind them   500 <b a=..> and 10,000 <p>x, 44 kB            4.8 s, 1.8 GB
-    their attributes x blocks behind them                an <a> of 3,000 attributes, 5,000 <p>x, 36 kB  2.2 s, 2.2 GB
-    nested elements, squared                             30,000 <dl>, 117 kB                            1.4 s
-    options, or attributes of <body>, squared            15,000, 120 kB                                 0.4 s
-
-The first two follow from the rule that formatting elements which a block has closed are reopened behind it (HTML Living
-Standard, 13.2.4.3). Only a parser can determine whether a page leaves any open: comments, quotes and tables hide end
-tags. So all are renamed: `<b>` becomes `<j>`, an unknown element that is not reopened; 0.08 ms for a page of 160 KB. A
-page of the other kinds is flattened: elements with children become empty ones.
+Reads the source of a page, made harmless first (`defused`), with selectolax (lexbor): 5,000 pages per CPU-second. The
+tree is traversed once. Links are looked up in a table (`links_of`): the menu of a site is the same on all its pages, so
+most links cost one look-up instead of a parse and two hashes.
 """
 
 import codecs
@@ -44,10 +25,67 @@ from tasks.formats.web.html_tags import FORMATTING, Names, TagNames, all_tags
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
 
+MAX_FEEDS = 10
+
+MAX_LINKS = 5000
+TEXT_ENOUGH = 1024
+
 REPORTED = ("a", "area", "base", "frame", "iframe", "link", "meta", "p", "title")
 """Elements whose presence in a page is reported."""
 ANCHOR = "z"
 """Name of the element `a` in a preprocessed page; in a flattened one it is an `area`."""
+# Enough to contain 5,000 distinct ones; reading all would take seconds.
+_MOST_HREFS = 10 * MAX_LINKS
+_MAX_TITLE = 200
+_MAX_HTML = 4 << 20
+
+# HTML Living Standard, section 4.2.5.3 "Pragma directives", shared declarative refresh steps: a number, and an address
+# that may be written without "url=". Repetitions are bounded: on hostile input an unbounded one is quadratic.
+_BLANK = r"[\t\n\f\r ]{0,99}+"
+_REFRESH = re.compile(
+    rf"{_BLANK}(?:\d{{1,99}}|(?=\.))[\d.]{{0,99}}(?=[;,\t\n\f\r ]){_BLANK}[;,]?+{_BLANK}(?:url{_BLANK}={_BLANK})?+"
+    rf"""(?:"([^"]{{1,{MAX_CRAWLED_URL}}})|'([^']{{1,{MAX_CRAWLED_URL}}})|([^"'].{{0,{MAX_CRAWLED_URL - 1}}}))""",
+    re.I | re.S,
+)
+_REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
+_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
+_UTF8 = ("utf-8", "utf8", "us-ascii")
+_FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
+_UTF8_MARK = b"\xef\xbb\xbf"
+_READ = {
+    "a": f"{ANCHOR}[href]",
+    "area": r"area[href], area[xlink\:href]",
+    "base": "base[href]",
+    "frame": "frame[src]",
+    "iframe": "iframe[src]",
+    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i], [rel~="license" i])',
+    "meta": "meta:is([name], [http-equiv])",
+    "p": "p",
+    "title": "title",
+}
+_UNSEEN = "script, style, noscript, template"
+_META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
+_ATTRIBUTE = re.compile(
+    r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
+)
+_MAX_METAS = 1000
+_Attributes = dict[str, str | None]
+# Name and content of a meta element.
+_Meta = tuple[str, str]
+
+_MAX_CACHED = 256
+_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
+# References that no URL parser changes but for "../" in front: joining strings gives the canonical form. Of hosts those
+# whose names it does not look into: no numbers, which may be addresses, and no encoded letters.
+_SEGMENTS = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"
+_PLAIN = re.compile(rf"(?:/|(?=[a-zA-Z0-9])){_SEGMENTS}", re.A)
+_PORT = r"(?::(?!80/|443/)(?:[1-9]\d{1,3}|[1-5]\d{4}))?"
+_PLAIN_URL = re.compile(rf"https?://(?!\S*xn--)(?:[a-z0-9-]+\.)+[a-z][a-z-]*{_PORT}/{_SEGMENTS}", re.A)
+_PLAIN_ABOVE = re.compile(rf"((?:\.\./)+)((?=[a-zA-Z0-9]){_SEGMENTS}|)", re.A)
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_AS_REFERENCE = "sluice.as_reference"
+# ASCII that a URL's query contains unescaped, but that in some encodings is part of a multibyte character.
+_AS_IT_IS = "!$%&()*+,/:;=?@[\\]^`{|}"
 
 # So few cannot cost more than 7 ms however they are nested; 99 % of articles have no more.
 _FEW_TAGS = 2048
@@ -87,240 +125,6 @@ _FLATTENED = {b"a": b"area", b"html": b"bgsound", b"head": b"bgsound"} | {
 }
 _PIECE = 256 << 10
 _TAG = re.compile(rb"<(/?)([a-zA-Z][^\t\n\f\r /><]*)(?:(>)|((?=<))|)")
-
-
-class Harmless(NamedTuple):
-    """A page in which elements neither multiply nor nest without bound.
-
-    Attributes:
-        source: the page. Tags in attribute values are renamed like tags: see `as_written`.
-        holds: those of `REPORTED` that it may contain; no others.
-    """
-
-    source: bytes
-    holds: frozenset[str]
-
-
-def defused(html: bytes) -> Harmless:
-    """Makes a page harmless.
-
-    Args:
-        html: the page in UTF-8, or what claims to be.
-    """
-    tags = all_tags(html)
-    if tags.starts > _FEW_TAGS and _is_deep(html, len(tags.at)):
-        return Harmless(flattened(html), _ALL)
-    named, kinds = _NAMES.find(html, tags)
-    counts = np.bincount(kinds, minlength=256)
-    if counts[_OPTION] > _MAX_OPTIONS or counts[_ROOT] > _MAX_ROOTS:
-        return Harmless(flattened(html), _ALL)
-    at = tags.at.take(named[kinds < 100])
-    source = bytearray(html)
-    octets = np.frombuffer(source, np.uint8)
-    octets[at] = _RENAMED_LETTER.take(octets.take(at))
-    return Harmless(bytes(source), _reported((counts.take(_COUNTS) > 0).tobytes()))
-
-
-@lru_cache(maxsize=1 << len(REPORTED))
-def _reported(some: bytes) -> frozenset[str]:
-    return frozenset(compress(REPORTED, some))
-
-
-def _is_deep(html: bytes, tags: int) -> bool:
-    return tags > _MOST_COUNTED or TagNames(html).most_open(_FLAT, ()).nested > _MAX_DEPTH
-
-
-def flattened(html: bytes) -> bytes:
-    """Returns a page without nested elements, links being `area` elements; not much longer than the page.
-
-    Kept are links, meta elements, the title, paragraphs (which never nest by themselves), and what hides markup from a
-    parser: scripts, styles and the like.
-    """
-    return b"".join(_TAG.sub(_flat, piece) for piece in _pieces(html))
-
-
-def _pieces(html: bytes) -> Iterator[bytes]:
-    """Yields a page in pieces that begin with a "<": a substitution needs twenty times the memory of its text."""
-    at = 0
-    while at < len(html):
-        end = html.find(b"<", at + _PIECE)
-        end = end if end >= 0 else len(html)
-        yield html[at:end]
-        at = end
-
-
-def _flat(tag: re.Match[bytes]) -> bytes:
-    end, name, closed, runs_on = tag.groups()
-    new = _FLATTENED.get(name.lower())
-    # A name that runs into the next tag is no tag but text, as "a<b" is at the end of a style sheet. A tag without
-    # attributes has nothing to lose; the blank keeps a "<" before it from becoming one with what stands behind.
-    if runs_on is not None or (new is None and closed):
-        return b" " if tag.string[tag.start() - 1 : tag.start()] in (b"<", b"") else b""
-    return b"<" + end + (new or b"wbr") + (closed or b"")
-
-
-def as_written(value: str) -> str:
-    """Returns the value of an attribute of a harmless page as the page has it.
-
-    >>> as_written("/find?q=<j>x</j>")
-    '/find?q=<b>x</b>'
-    """
-    return _RENAMED.sub(lambda tag: tag[1] + tag[2][0].translate(_BACK) + tag[2][1:], value) if "<" in value else value
-
-
-MAX_LINKS = 5000
-_MAX_CACHED = 256
-_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
-# References that no URL parser changes but for "../" in front: joining strings gives the canonical form. Of hosts those
-# whose names it does not look into: no numbers, which may be addresses, and no encoded letters.
-_SEGMENTS = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"
-_PLAIN = re.compile(rf"(?:/|(?=[a-zA-Z0-9])){_SEGMENTS}", re.A)
-_PORT = r"(?::(?!80/|443/)(?:[1-9]\d{1,3}|[1-5]\d{4}))?"
-_PLAIN_URL = re.compile(rf"https?://(?!\S*xn--)(?:[a-z0-9-]+\.)+[a-z][a-z-]*{_PORT}/{_SEGMENTS}", re.A)
-_PLAIN_ABOVE = re.compile(rf"((?:\.\./)+)((?=[a-zA-Z0-9]){_SEGMENTS}|)", re.A)
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-_AS_REFERENCE = "sluice.as_reference"
-# ASCII that a URL's query contains unescaped, but that in some encodings is part of a multibyte character.
-_AS_IT_IS = "!$%&()*+,/:;=?@[\\]^`{|}"
-
-
-def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[Link, ...]:
-    """Returns links in the order of the page, each once, the first 5,000.
-
-    Args:
-        hrefs: values of attributes, of a page that was made harmless (`defuse`).
-        base: the canonical URL that relative ones are meant from.
-        encoding: of the page, for letters in queries; see `query_in`.
-    """
-    folder = base.partition("?")[0].rpartition("/")[0] + "/"
-    origin = origin_of(base)
-    links: dict[bytes, Link] = {}
-    # Menus name the same address several times over; each is looked up once.
-    for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
-        if not href:
-            continue
-        if encoding != "utf-8" and not href.isascii():
-            href = query_in(href, encoding)
-        # As little of the base as the result depends on, so that one entry serves many pages.
-        start = href[0]
-        if start == "/":
-            known = origin
-        elif ":" in href:
-            if href.lower().startswith(_NO_PAGES):
-                continue
-            known = "" if href.startswith(("https://", "http://")) else base
-        else:
-            known = folder if start.isalnum() or start == "." else base
-        found = _resolved(known, href) if len(href) <= _MAX_CACHED else _resolved.__wrapped__(known, href)
-        if found is not None and found.key not in links:
-            links[found.key] = found
-            if len(links) >= MAX_LINKS:
-                break
-    return tuple(links.values())
-
-
-# Some 30 MB when full, and at worst 70 MB.
-@lru_cache(maxsize=1 << 16)
-def _resolved(base: str, href: str) -> Link | None:
-    url = _joined(base, href) if len(base) + len(href) <= MAX_CRAWLED_URL else None
-    url = url or canonical(as_written(href), base)
-    return link(url) if url is not None else None
-
-
-def _joined(base: str, href: str) -> str | None:
-    """Returns the URL that a plain reference means, or None: only a parser knows.
-
-    Args:
-        base: an origin for references with "/" in front, "" for whole URLs, and else a folder.
-        href: the reference.
-    """
-    if not base:
-        return href if _PLAIN_URL.fullmatch(href) else None
-    if _PLAIN.fullmatch(href):
-        return base + href
-    above = _PLAIN_ABOVE.fullmatch(href)
-    if above is None:
-        return None
-    origin = origin_of(base)
-    folders = base[len(origin) : -1].split("/")
-    up = min(len(above[1]) // 3, len(folders) - 1)
-    return f"{origin}{'/'.join(folders[: len(folders) - up])}/{above[2]}"
-
-
-def address(href: str, base: str, encoding: str = "utf-8") -> str | None:
-    """Returns the canonical address that one attribute means, or None; arguments as for `links_of`."""
-    return canonical(query_in(as_written(href), encoding), base)
-
-
-def query_in(href: str, encoding: str) -> str:
-    """Returns an address with its query in the encoding of its page, as browsers do (URL Standard, "query state").
-
-    Characters that the encoding lacks are encoded as in forms, "&#1055;", percent-encoded.
-
-    >>> query_in("/д?q=д", "cp1251"), query_in("/?q=ж", "iso8859-1")
-    ('/д?q=%E4', '/?q=%26%231078%3B')
-    """
-    path, mark, query = href.partition("?")
-    if encoding == "utf-8" or query.isascii():
-        return href
-
-    def written(letters: re.Match[str]) -> str:
-        return quote_from_bytes(letters[0].encode(encoding, _AS_REFERENCE), _AS_IT_IS)
-
-    query, hash_, fragment = query.partition("#")
-    return path + mark + _BEYOND_ASCII.sub(written, query) + hash_ + fragment
-
-
-def _reference(error: UnicodeError) -> tuple[str, int]:
-    """Writes letters that an encoding lacks as references; half a character is none."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    codes = map(ord, error.object[error.start : error.end])
-    return "".join(f"%26%23{0xFFFD if 0xD800 <= code < 0xE000 else code}%3B" for code in codes), error.end
-
-
-codecs.register_error(_AS_REFERENCE, _reference)
-
-MAX_FEEDS = 10
-# Enough to contain 5,000 distinct ones; reading all would take seconds.
-_MOST_HREFS = 10 * MAX_LINKS
-TEXT_ENOUGH = 1024
-_MAX_TITLE = 200
-_MAX_HTML = 4 << 20
-
-# HTML Living Standard, section 4.2.5.3 "Pragma directives", shared declarative refresh steps: a number, and an address
-# that may be written without "url=". Repetitions are bounded: on hostile input an unbounded one is quadratic.
-_BLANK = r"[\t\n\f\r ]{0,99}+"
-_REFRESH = re.compile(
-    rf"{_BLANK}(?:\d{{1,99}}|(?=\.))[\d.]{{0,99}}(?=[;,\t\n\f\r ]){_BLANK}[;,]?+{_BLANK}(?:url{_BLANK}={_BLANK})?+"
-    rf"""(?:"([^"]{{1,{MAX_CRAWLED_URL}}})|'([^']{{1,{MAX_CRAWLED_URL}}})|([^"'].{{0,{MAX_CRAWLED_URL - 1}}}))""",
-    re.I | re.S,
-)
-_REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
-_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
-_UTF8 = ("utf-8", "utf8", "us-ascii")
-_FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
-_UTF8_MARK = b"\xef\xbb\xbf"
-_READ = {
-    "a": f"{ANCHOR}[href]",
-    "area": r"area[href], area[xlink\:href]",
-    "base": "base[href]",
-    "frame": "frame[src]",
-    "iframe": "iframe[src]",
-    "link": 'link:is([rel~="canonical" i], [rel~="alternate" i], [rel~="license" i])',
-    "meta": "meta:is([name], [http-equiv])",
-    "p": "p",
-    "title": "title",
-}
-_UNSEEN = "script, style, noscript, template"
-_META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
-_ATTRIBUTE = re.compile(
-    r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
-)
-_MAX_METAS = 1000
-_Attributes = dict[str, str | None]
-# Name and content of a meta element.
-_Meta = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -544,3 +348,193 @@ def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
         return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces invalid UTF-8
     _, source, encoding = with_source(html, charset)
     return source, encoding
+
+
+def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[Link, ...]:
+    """Returns links in the order of the page, each once, the first 5,000.
+
+    Args:
+        hrefs: values of attributes, of a page that was made harmless (`defused`).
+        base: the canonical URL that relative ones are meant from.
+        encoding: of the page, for letters in queries; see `query_in`.
+    """
+    folder = base.partition("?")[0].rpartition("/")[0] + "/"
+    origin = origin_of(base)
+    links: dict[bytes, Link] = {}
+    # Menus name the same address several times over; each is looked up once.
+    for href in dict.fromkeys([href.partition("#")[0].strip() for href in hrefs]):
+        if not href:
+            continue
+        if encoding != "utf-8" and not href.isascii():
+            href = query_in(href, encoding)
+        # As little of the base as the result depends on, so that one entry serves many pages.
+        start = href[0]
+        if start == "/":
+            known = origin
+        elif ":" in href:
+            if href.lower().startswith(_NO_PAGES):
+                continue
+            known = "" if href.startswith(("https://", "http://")) else base
+        else:
+            known = folder if start.isalnum() or start == "." else base
+        found = _resolved(known, href) if len(href) <= _MAX_CACHED else _resolved.__wrapped__(known, href)
+        if found is not None and found.key not in links:
+            links[found.key] = found
+            if len(links) >= MAX_LINKS:
+                break
+    return tuple(links.values())
+
+
+# Some 30 MB when full, and at worst 70 MB.
+@lru_cache(maxsize=1 << 16)
+def _resolved(base: str, href: str) -> Link | None:
+    url = _joined(base, href) if len(base) + len(href) <= MAX_CRAWLED_URL else None
+    url = url or canonical(as_written(href), base)
+    return link(url) if url is not None else None
+
+
+def _joined(base: str, href: str) -> str | None:
+    """Returns the URL that a plain reference means, or None: only a parser knows.
+
+    Args:
+        base: an origin for references with "/" in front, "" for whole URLs, and else a folder.
+        href: the reference.
+    """
+    if not base:
+        return href if _PLAIN_URL.fullmatch(href) else None
+    if _PLAIN.fullmatch(href):
+        return base + href
+    above = _PLAIN_ABOVE.fullmatch(href)
+    if above is None:
+        return None
+    origin = origin_of(base)
+    folders = base[len(origin) : -1].split("/")
+    up = min(len(above[1]) // 3, len(folders) - 1)
+    return f"{origin}{'/'.join(folders[: len(folders) - up])}/{above[2]}"
+
+
+def address(href: str, base: str, encoding: str = "utf-8") -> str | None:
+    """Returns the canonical address that one attribute means, or None; arguments as for `links_of`."""
+    return canonical(query_in(as_written(href), encoding), base)
+
+
+def query_in(href: str, encoding: str) -> str:
+    """Returns an address with its query in the encoding of its page, as browsers do (URL Standard, "query state").
+
+    Characters that the encoding lacks are encoded as in forms, "&#1055;", percent-encoded.
+
+    >>> query_in("/д?q=д", "cp1251"), query_in("/?q=ж", "iso8859-1")
+    ('/д?q=%E4', '/?q=%26%231078%3B')
+    """
+    path, mark, query = href.partition("?")
+    if encoding == "utf-8" or query.isascii():
+        return href
+
+    def written(letters: re.Match[str]) -> str:
+        return quote_from_bytes(letters[0].encode(encoding, _AS_REFERENCE), _AS_IT_IS)
+
+    query, hash_, fragment = query.partition("#")
+    return path + mark + _BEYOND_ASCII.sub(written, query) + hash_ + fragment
+
+
+def _reference(error: UnicodeError) -> tuple[str, int]:
+    """Writes letters that an encoding lacks as references; half a character is none."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    codes = map(ord, error.object[error.start : error.end])
+    return "".join(f"%26%23{0xFFFD if 0xD800 <= code < 0xE000 else code}%3B" for code in codes), error.end
+
+
+codecs.register_error(_AS_REFERENCE, _reference)
+
+
+class Harmless(NamedTuple):
+    """A page in which elements neither multiply nor nest without bound.
+
+    Attributes:
+        source: the page. Tags in attribute values are renamed like tags: see `as_written`.
+        holds: those of `REPORTED` that it may contain; no others.
+    """
+
+    source: bytes
+    holds: frozenset[str]
+
+
+def defused(html: bytes) -> Harmless:
+    """Makes a page harmless: renames elements in its source that make the parser slow, keeping links and metas.
+
+    Time and memory of an HTML parser can be the product of two numbers that are both under the page author's control
+    (selectolax 1.0.2, one core):
+
+        formatting elements left open x blocks behind   500 <b a=..> and 10,000 <p>x, 44 kB            4.8 s, 1.8 GB
+        their attributes x blocks behind                an <a> of 3,000 attributes, 5,000 <p>x, 36 kB  2.2 s, 2.2 GB
+        nested elements, squared                        30,000 <dl>, 117 kB                            1.4 s
+        options, or attributes of <body>, squared       15,000, 120 kB                                 0.4 s
+
+    The first two follow from the rule that formatting elements which a block has closed are reopened behind it (HTML
+    Living Standard, 13.2.4.3). Only a parser can determine whether a page leaves any open: comments, quotes and tables
+    hide end tags. So all are renamed: `<b>` becomes `<j>`, an unknown element that is not reopened; 0.08 ms for a page
+    of 160 KB. A page of the other kinds is flattened: elements with children become empty ones.
+
+    Args:
+        html: the page in UTF-8, or what claims to be.
+    """
+    tags = all_tags(html)
+    if tags.starts > _FEW_TAGS and _is_deep(html, len(tags.at)):
+        return Harmless(flattened(html), _ALL)
+    named, kinds = _NAMES.find(html, tags)
+    counts = np.bincount(kinds, minlength=256)
+    if counts[_OPTION] > _MAX_OPTIONS or counts[_ROOT] > _MAX_ROOTS:
+        return Harmless(flattened(html), _ALL)
+    at = tags.at.take(named[kinds < 100])
+    source = bytearray(html)
+    octets = np.frombuffer(source, np.uint8)
+    octets[at] = _RENAMED_LETTER.take(octets.take(at))
+    return Harmless(bytes(source), _reported((counts.take(_COUNTS) > 0).tobytes()))
+
+
+@lru_cache(maxsize=1 << len(REPORTED))
+def _reported(some: bytes) -> frozenset[str]:
+    return frozenset(compress(REPORTED, some))
+
+
+def _is_deep(html: bytes, tags: int) -> bool:
+    return tags > _MOST_COUNTED or TagNames(html).most_open(_FLAT, ()).nested > _MAX_DEPTH
+
+
+def flattened(html: bytes) -> bytes:
+    """Returns a page without nested elements, links being `area` elements; not much longer than the page.
+
+    Kept are links, meta elements, the title, paragraphs (which never nest by themselves), and what hides markup from a
+    parser: scripts, styles and the like.
+    """
+    return b"".join(_TAG.sub(_flat, piece) for piece in _pieces(html))
+
+
+def _pieces(html: bytes) -> Iterator[bytes]:
+    """Yields a page in pieces that begin with a "<": a substitution needs twenty times the memory of its text."""
+    at = 0
+    while at < len(html):
+        end = html.find(b"<", at + _PIECE)
+        end = end if end >= 0 else len(html)
+        yield html[at:end]
+        at = end
+
+
+def _flat(tag: re.Match[bytes]) -> bytes:
+    end, name, closed, runs_on = tag.groups()
+    new = _FLATTENED.get(name.lower())
+    # A name that runs into the next tag is no tag but text, as "a<b" is at the end of a style sheet. A tag without
+    # attributes has nothing to lose; the blank keeps a "<" before it from becoming one with what stands behind.
+    if runs_on is not None or (new is None and closed):
+        return b" " if tag.string[tag.start() - 1 : tag.start()] in (b"<", b"") else b""
+    return b"<" + end + (new or b"wbr") + (closed or b"")
+
+
+def as_written(value: str) -> str:
+    """Returns the value of an attribute of a harmless page as the page has it.
+
+    >>> as_written("/find?q=<j>x</j>")
+    '/find?q=<b>x</b>'
+    """
+    return _RENAMED.sub(lambda tag: tag[1] + tag[2][0].translate(_BACK) + tag[2][1:], value) if "<" in value else value

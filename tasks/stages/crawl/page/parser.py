@@ -1,7 +1,7 @@
 """Runs the HTML parser on untrusted pages: small ones in this process, large ones in a child that can be killed.
 
 Run as `python -m tasks.stages.crawl.page.parser` it is that child. The parser's worst case on a preprocessed page
-(`defuse`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
+(`links.defused`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
 takes 0.5 s, of 256 KiB 4 s, of a few MB minutes. Nearly all real pages are small, so the price of the child, some 1 ms
 a page, is rarely paid.
 

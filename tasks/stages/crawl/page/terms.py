@@ -1,17 +1,7 @@
-"""Terms of use of a page at the time of its fetch, as one text that is stored with the capture.
+"""What pages and headers state of their use: opt-outs from AI training decide, all other terms are recorded.
 
-Only records; `optout` and `hosts.rules` decide. Opt-outs and permissions are stored as stated, so that they can be
-evaluated later without the original site. Sources and names:
-
-- `robots.*`: Content-Signal (contentsignals.org), Content-Usage (IETF aipref) and License (RSL 1.0) of robots.txt;
-- `tdmrep.*`: tdm-reservation and tdm-policy of the rule of tdmrep.json for the page;
-- `header.*`: Content-Signal, Content-Usage, TDM-Reservation, TDM-Policy, Crawler-Price, X-Robots-Tag with an opt-out
-  from AI, and `Link: <...>; rel="license"` (RSL 1.0) of the response;
-- `page.*`: the same as meta elements, and `<link rel="license">`.
-
-Opt-outs from AI training in headers and pages; the recipe's `ai_optouts`.
-
-Pure functions; robots.txt is handled elsewhere. The conventions and their sources:
+Pure functions. Opt-outs (the recipe's `ai_optouts`; `hosts.rules` reads those of robots.txt), the conventions and their
+sources:
 
 - `header`: X-Robots-Tag with noai (DeviantArt, November 2022) or noml (noml.info); the response headers Content-Signal
   ("search=yes, ai-train=no", Cloudflare, contentsignals.org, 2025) and Content-Usage ("train-ai=n", IETF working group
@@ -22,6 +12,15 @@ Pure functions; robots.txt is handled elsewhere. The conventions and their sourc
   the machine-readable reservation of article 4(3) of the EU directive 2019/790.
 
 Where a convention is ambiguous, the stricter reading counts. Price: some permitted pages are lost.
+
+Terms at the time of the fetch are stored with the capture as one text, as stated, so that they can be evaluated later
+without the original site. Sources and names:
+
+- `robots.*`: Content-Signal (contentsignals.org), Content-Usage (IETF aipref) and License (RSL 1.0) of robots.txt;
+- `tdmrep.*`: tdm-reservation and tdm-policy of the rule of tdmrep.json for the page;
+- `header.*`: Content-Signal, Content-Usage, TDM-Reservation, TDM-Policy, Crawler-Price, X-Robots-Tag with an opt-out
+  from AI, and `Link: <...>; rel="license"` (RSL 1.0) of the response;
+- `page.*`: the same as meta elements, and `<link rel="license">`.
 """
 
 import json
@@ -33,10 +32,20 @@ from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.http.response import Headers
 from tasks.stages.crawl.page.links import Page
 
+Terms = Iterable[tuple[str, str]]
+"""(name, value) of all statements; a name may occur several times."""
+
 _OPTOUT_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation"})
 # From the narrowest use to the widest: the statement on the narrowest counts.
 _TRAINING = ("train-genai", "genai", "train-ai", "ai-train", "ai", "tdm", "bots")
 _REFUSED = frozenset({"n", "no", "?0"})
+
+_TERM_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
+_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
+_LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
+_LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
+_MAX_VALUE, _MAX_NAMES = 1000, 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def opted_out(
@@ -82,17 +91,6 @@ def _refuses_training(value: str) -> bool:
         label, _, word = member.partition(";")[0].partition("=")
         stated[label.strip()] = word.strip()
     return next((stated[label] in _REFUSED for label in _TRAINING if label in stated), False)
-
-
-Terms = Iterable[tuple[str, str]]
-"""(name, value) of all statements; a name may occur several times."""
-
-_TERM_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
-_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
-_LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
-_LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
-_MAX_VALUE, _MAX_NAMES = 1000, 20
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def header_terms(headers: Headers) -> list[tuple[str, str]]:

@@ -1,10 +1,8 @@
-"""Forward proxy on loopback for a page's browser: checks every server with the guard.
+"""Forward proxy on loopback for a page's browser: checks every server by the crawl's own rules.
 
 Plain http is forwarded request by request (GET only), everything else through CONNECT, where it knows only the server
-and the number of bytes. It connects to the address that was checked, never to a name. TLS stays between browser and
-site.
-
-Access control of a page's browser: the crawl's own rules for servers.
+and the number of bytes. It connects to the address that was checked (`Guard`), never to a name. TLS stays between
+browser and site.
 """
 
 import asyncio
@@ -23,7 +21,21 @@ from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_addr
 from tasks.stages.crawl.http.dns import GuardedResolver, Resolver
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 
+log = logging.getLogger("sluice.crawl")
+
 _LOOKUP_S = 10.0
+
+_MAX_HEAD = 64 << 10
+_CHUNK = 64 << 10
+_CONNECT_S = 10.0
+_HEAD_S = 30.0
+# Between browser and proxy only; Upgrade and Connection are replaced, bodies are not passed on.
+_DROPPED = frozenset((b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"upgrade", b"te"))
+_BODY = frozenset((b"content-length", b"transfer-encoding"))
+
+
+class _RefusalError(Exception):
+    """A refused request; has the status line for the browser."""
 
 
 class Guard:
@@ -89,21 +101,6 @@ class Guard:
     async def close(self) -> None:
         """Closes the resolver."""
         await self._resolver.close()
-
-
-log = logging.getLogger("sluice.crawl")
-
-_MAX_HEAD = 64 << 10
-_CHUNK = 64 << 10
-_CONNECT_S = 10.0
-_HEAD_S = 30.0
-# Between browser and proxy only; Upgrade and Connection are replaced, bodies are not passed on.
-_DROPPED = frozenset((b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"upgrade", b"te"))
-_BODY = frozenset((b"content-length", b"transfer-encoding"))
-
-
-class _RefusalError(Exception):
-    """A refused request; has the status line for the browser."""
 
 
 class Proxy:
