@@ -24,7 +24,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.promote import verdict
 from tasks.stages.promote.config import PromoteConfig
-from tasks.stages.promote.decision import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
+from tasks.stages.promote.stage import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
 from tasks.stages.promote.verdict import Seeds
 from tasks.trainer.evaluation.comparison import compare, texts_of
 from tasks.trainer.evaluation.contender import TOKENIZER, Contender

@@ -3,16 +3,20 @@
 Reads `comparison`, and the last decision; writes `champion.json` {champion, promoted, reason, comparison}: the decision
 that the next comparison begins from. The tracker gives the champion the alias "champion" in the registry. Where people
 must approve, this stage stands behind their approval: what they reject leaves no decision, and the last one stays.
+
+What a comparison and a decision say, and of which models.
+
+Reads `champion.json` of a decision. Imports no torch: the decision is put into effect where there is none.
 """
 
 import json
+from typing import Any
 
-from tasks.core.artifact import ArtifactId
+from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.promote.config import PromoteConfig
-from tasks.stages.promote.decision import CHALLENGER, CHAMPION, COMPARISON, DECISION, as_json, champion_of, named
 
 VERSION = 1
 
@@ -39,3 +43,32 @@ def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -
 
 def _name(model: dict[str, str] | None) -> str:
     return model["artifact"] if model else "none"
+
+
+COMPARISON = "comparison.json"
+DECISION = "champion.json"
+CHALLENGER = "challenger"
+CHAMPION = "champion"
+
+
+def champion_of(decision: Artifact) -> Artifact:
+    """Opens the model that a decision names as champion; raises InputError if it is gone or is another one now."""
+    said = json.loads(decision.read(DECISION))[CHAMPION]
+    found = Artifact.find(decision.store, ArtifactId.parse(said["artifact"]))
+    if found is None or found.record.content != said["content"]:
+        raise InputError(
+            f"{decision.address} names {said['artifact']} as champion, which is gone or has been made again",
+            f"restore it; or remove {decision.store.url(decision.address.path)}, so that the decision before it counts",
+        )
+    return found
+
+
+def named(model: Artifact) -> dict[str, str]:
+    """Returns what identifies a model in a decision."""
+    record = model.record
+    return {"artifact": str(model.address), "fingerprint": record.fingerprint, "content": record.content}
+
+
+def as_json(content: Any) -> bytes:
+    """Returns the bytes of a file."""
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
