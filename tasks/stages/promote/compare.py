@@ -1,16 +1,13 @@
 """Stage `compare`: the new model beside the champion, on the held-out text and the tasks of this version.
 
 Reads `model` (this version's), `shards` and `tokenizer` (held-out documents), and the last decision, which names the
-champion; without one there is none, and nothing is scored. Writes the documents and items of both models (see
-`tasks.trainer.evaluation.comparison`), `comparison.json` {champion, challenger, promoted, reason, confidence, score,
-rows} and `report.md`, and logs the report and `comparison.png` to the tracker, which gives the model the alias
-"challenger". `promoted` is the verdict; the stage `promote` puts it into effect.
+champion; without one there is none, and nothing is scored. Of a registered model, `model/lineage.json` is read, too: it
+has the content of the `scores.json` that it was registered with, with the items that it has read and other seeds.
 
-Of a registered model, `model/lineage.json` is read, too: it has the content of the `scores.json` that it was registered
-
-with, with the items that it has read and other seeds.
-
-Report of a comparison: a Markdown table and a figure, of the content of `comparison.json`.
+Writes the documents and items of both models (see `tasks.trainer.evaluation.comparison`), `comparison.json` {champion,
+challenger, promoted, reason, confidence, score, rows} and `report.md`, and logs the report and `comparison.png` to the
+tracker, which gives the model the alias "challenger". `promoted` is the verdict; the stage `promote` puts it into
+effect.
 """
 
 import io
@@ -31,8 +28,9 @@ from tasks.trainer.evaluation.contender import TOKENIZER, Contender
 from tasks.trainer.evaluation.items import files_of
 
 VERSION = 1
-
 REPORT = "report.md"
+_DPI = 110
+_HEAD = ("", "metric", "items", "champion", "challenger", "better by", "read in training", "")
 
 
 def external(config: PromoteConfig) -> dict[str, list[str]]:
@@ -134,10 +132,6 @@ def seeds_of(model: Artifact) -> Seeds:
 def _scores(model: Artifact) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(model.read("model/lineage.json"))["scores"]
     return found
-
-
-_DPI = 110
-_HEAD = ("", "metric", "items", "champion", "challenger", "better by", "read in training", "")
 
 
 def markdown(found: dict[str, Any]) -> str:

@@ -4,9 +4,7 @@ Reads `comparison`, and the last decision; writes `champion.json` {champion, pro
 that the next comparison begins from. The tracker gives the champion the alias "champion" in the registry. Where people
 must approve, this stage stands behind their approval: what they reject leaves no decision, and the last one stays.
 
-What a comparison and a decision say, and of which models.
-
-Reads `champion.json` of a decision. Imports no torch: the decision is put into effect where there is none.
+Imports no torch, because it runs where there is none.
 """
 
 import json
@@ -19,6 +17,10 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.stages.promote.config import PromoteConfig
 
 VERSION = 1
+COMPARISON = "comparison.json"
+DECISION = "champion.json"
+CHALLENGER = "challenger"
+CHAMPION = "champion"
 
 
 def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -43,12 +45,6 @@ def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -
 
 def _name(model: dict[str, str] | None) -> str:
     return model["artifact"] if model else "none"
-
-
-COMPARISON = "comparison.json"
-DECISION = "champion.json"
-CHALLENGER = "challenger"
-CHAMPION = "champion"
 
 
 def champion_of(decision: Artifact) -> Artifact:

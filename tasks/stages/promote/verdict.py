@@ -24,6 +24,7 @@ from tasks.trainer.evaluation.paired import Estimate
 
 Seeds = Mapping[tuple[str, str, str], Sequence[float]]
 """Values of a model by (kind, name, metric), one for each seed that it was trained with."""
+
 UNITS = {"bpb": "bits per byte"}
 
 
