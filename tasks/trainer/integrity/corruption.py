@@ -10,11 +10,14 @@ came once gives itself away when it does not come again, a device that always co
 
 Both need gradients to be equal when they are computed again: to the bit on a CPU, to a tolerance on a GPU. Silent
 errors of this kind are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
+
+Copies: which ranks have the same of something, and which of them have something else than the others.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NoReturn, Protocol
@@ -25,9 +28,37 @@ from torch import Tensor
 from tasks.core.errors import TransientError
 from tasks.trainer.faults import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
-from tasks.trainer.rank_copies import RankCopies
-from tasks.trainer.self_test import failed_self_test, gathered, named
+from tasks.trainer.self_test import failed_self_test, gathered, minority, named
 from tasks.trainer.suspects import Suspects
+
+
+@dataclass(frozen=True)
+class RankCopies:
+    """Something that several ranks have."""
+
+    name: str
+    """What it is a part of: "" for all that a rank has, "norms"."""
+    holders: str
+    """Whose copies these are, in the plural."""
+    groups: Sequence[Sequence[int]]
+    """The ranks with equal copies; each rank is in one group."""
+
+    def of(self, what: str) -> str:
+        """Returns the words for weights or state of these copies.
+
+        >>> Copies("norms", "ranks", [[0, 1]]).of("state"), Copies("", "replicas", [[0, 1]]).of("state")
+        ('state of norms', 'state')
+        """
+        return f"{what} of {self.name}" if self.name else what
+
+    def differing(self, hashes: Sequence[float]) -> list[int]:
+        """Returns the ranks whose hash is not that of most in their group; all of a group without a majority.
+
+        >>> Copies("", "replicas", [[0, 2], [1, 3]]).differing([5.0, 7.0, 5.0, 8.0])
+        [1, 3]
+        """
+        return sorted(rank for group in self.groups for rank in minority({one: hashes[one] for one in group}))
+
 
 FAR = 10.0
 """A norm that is so many times the median of the norms before is computed again."""
