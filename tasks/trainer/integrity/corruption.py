@@ -12,8 +12,13 @@ Both need gradients to be equal when they are computed again: to the bit on a CP
 errors of this kind are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
 
 Copies: which ranks have the same of something, and which of them have something else than the others.
+
+Suspects: what ranks had at a step on which they did not agree, kept until a restart has repeated the step.
+
+Rank 0 writes and removes `suspects.json` in the run's folder: {step, what, hashes, names}.
 """
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,7 +34,6 @@ from tasks.core.errors import TransientError
 from tasks.trainer.faults import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.self_test import failed_self_test, gathered, minority, named
-from tasks.trainer.suspects import Suspects
 
 
 @dataclass(frozen=True)
@@ -241,3 +245,49 @@ class Integrity:
 
     def _no_sums(self) -> Tensor:
         return torch.zeros(0, dtype=torch.float64, device=self._ranks.device)
+
+
+FILE = "suspects.json"
+
+
+class Suspects:
+    """The last disagreement of a run, on one rank.
+
+    Args:
+        out: folder of the run.
+        ranks: the process group; every rank constructs this.
+    """
+
+    def __init__(self, out: Path, ranks: Ranks) -> None:
+        self._path, self._ranks = out / FILE, ranks
+        text = self._path.read_text() if ranks.rank == 0 and self._path.exists() else "null"
+        self._found = json.loads(ranks.broadcast_text(text))
+
+    def keep(self, step: int, what: str, hashes: Sequence[float], names: Sequence[str]) -> None:
+        """Writes what was compared at a step, the hash of every rank, and the ranks' names."""
+        if self._ranks.rank == 0:
+            content = {"step": step, "what": what, "hashes": list(hashes), "names": list(names)}
+            temporary = self._path.with_suffix(".aside")
+            temporary.write_text(json.dumps(content))
+            temporary.rename(self._path)
+
+    def of(self, step: int, what: str, right: Sequence[float]) -> list[str]:
+        """Returns the names of the ranks that had another hash at this step before, and forgets the step.
+
+        Args:
+            step: 0-based.
+            what: what is compared.
+            right: the hashes now, on which all replicas agree. If no rank had these before, or the number of ranks has
+                changed, the repetition is no proof, and no name is returned.
+        """
+        found = self._found
+        if not found or (found["step"], found["what"]) != (step, what):
+            return []
+        self._found = None
+        if self._ranks.rank == 0:
+            self._path.unlink(missing_ok=True)
+        pairs = list(zip(found["hashes"], right, strict=False))
+        wrong = [before != now for before, now in pairs]
+        if all(wrong) or len(found["hashes"]) != len(right):
+            return []
+        return [name for name, other in zip(found["names"], wrong, strict=True) if other]
