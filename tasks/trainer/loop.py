@@ -24,7 +24,15 @@ from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import REASON, Withheld
 from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
-from tasks.trainer.integrity.guard import ROLL_BACK_AFTER, Guard
+from tasks.trainer.integrity.guard import (
+    PASSED_OVER,
+    ROLL_BACK_AFTER,
+    Guard,
+    Passed,
+    drop_after,
+    is_passed,
+    rollback_target,
+)
 from tasks.trainer.integrity.pace import Pace
 from tasks.trainer.logs import Logs
 from tasks.trainer.model.initial import load_initial
@@ -33,7 +41,6 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.place import Layout
-from tasks.trainer.rollback import PASSED_OVER, Passed, drop_after, is_passed, rollback_target
 from tasks.trainer.self_test import processor
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry

@@ -13,10 +13,9 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
-from tasks.trainer.integrity.guard import ROLL_BACK_AFTER
+from tasks.trainer.integrity.guard import MAX_ROLLBACKS, ROLL_BACK_AFTER, drop_after, rollback_target
 from tasks.trainer.logs import METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
-from tasks.trainer.rollback import MAX_ROLLBACKS, drop_after, rollback_target
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import damage, ranks_of
 from tests.tasks.trainer.small_run import digests, save_whole, small_config, small_spec
