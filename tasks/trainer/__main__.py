@@ -14,7 +14,7 @@ from pathlib import Path
 from tasks.core.errors import InputError, SluiceError
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.launch import failure
-from tasks.trainer.parent_watch import end_with_parent
+from tasks.trainer.launch.launcher import end_with_parent
 
 CONFIGURATION_ERROR, STOPPED = 2, 143
 

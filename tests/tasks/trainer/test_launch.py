@@ -18,10 +18,9 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch import failure
-from tasks.trainer.launch.launcher import LOG, explain, train_local, training_command
+from tasks.trainer.launch.launcher import LOG, PARENT_PIPE, explain, train_local, training_command
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.loop import Trainer
-from tasks.trainer.parent_watch import PARENT_PIPE
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE
