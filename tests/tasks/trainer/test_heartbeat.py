@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tasks.trainer.heartbeat import BEAT_S, HeartbeatStore, Result
 from tasks.trainer.launch.gang import Gang
+from tasks.trainer.launch.gang_agent import BEAT_S, HeartbeatStore, Result
 from tests.tasks.trainer.gangs import free_port
 
 
