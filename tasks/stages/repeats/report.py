@@ -24,8 +24,7 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats.config import RepeatsConfig
-from tasks.stages.repeats.maximal import outstanding
-from tasks.stages.repeats.suffixes import Suffixes
+from tasks.stages.repeats.maximal import Suffixes, outstanding
 
 PAGE = "report.html"
 MOST = 100
@@ -76,7 +75,7 @@ def _tokenizer(artifact: Artifact) -> Tokenizer:
     return Tokenizer.from_str(artifact.read("tokenizer.json").decode())
 
 
-def write(
+def write_report(
     part: Part, config: RepeatsConfig, candidates: NDArray[np.void], shown: Shown, metrics: dict[str, float]
 ) -> None:
     """Writes the tables and the page.

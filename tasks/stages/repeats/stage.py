@@ -33,11 +33,10 @@ from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.spans import groups_of
-from tasks.stages.repeats import report
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.repeats.mark import Job, mark_shard
-from tasks.stages.repeats.maximal import REPEAT, maximal, occurrences, outstanding, repeated
-from tasks.stages.repeats.suffixes import Key, Suffixes
+from tasks.stages.repeats.maximal import MAXIMAL, Key, Suffixes, maximal, occurrences, outstanding, repeated
+from tasks.stages.repeats.report import LISTS, MOST, PAGE, Shown, write_report
 
 VERSION = 1
 _PIECE = 1 << 18
@@ -63,8 +62,8 @@ def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -
     if "report" not in output.committed:
         candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.beside("candidates").paths("npy")])
         with output.part("report", conserved=False) as part:
-            report.write(part, config, candidates, report.Shown(inputs, suffixes), metrics)
-    for path in (report.PAGE, LONGEST, FREQUENT):
+            write_report(part, config, candidates, Shown(inputs, suffixes), metrics)
+    for path in (PAGE, LONGEST, FREQUENT):
         output.log_file(path, own.read(path))
     output.leave_out(record.name for record in found)
     return Report(metrics=metrics, note=_note(metrics))
@@ -86,7 +85,7 @@ def find_range(
     """
     number, first, end = bounds
     suffixes = Suffixes(spans, groups, shards)
-    candidates = [np.empty(0, REPEAT)]
+    candidates = [np.empty(0, MAXIMAL)]
 
     def blocks() -> Iterator[NDArray[np.void]]:
         for slab, same in suffixes.pieces(suffixes.slab(first, end), _PIECE, width):
@@ -102,7 +101,7 @@ def find_range(
 
 def _outstanding(repeats: NDArray[np.void]) -> NDArray[np.void]:
     """Returns the repeats that may be in a list of the report, each once, by position."""
-    return np.unique(np.concatenate([outstanding(repeats, by, report.MOST) for by in report.LISTS.values()]))
+    return np.unique(np.concatenate([outstanding(repeats, by, MOST) for by in LISTS.values()]))
 
 
 def _metrics(found: Iterable[PartRecord], marked: Iterable[PartRecord]) -> dict[str, float]:

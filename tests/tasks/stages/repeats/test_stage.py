@@ -20,8 +20,7 @@ from tasks.formats.tokens.spans import groups_of
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe
 from tasks.stages.repeats import mark, maximal, stage
-from tasks.stages.repeats.maximal import repeated
-from tasks.stages.repeats.suffixes import Suffixes
+from tasks.stages.repeats.maximal import Suffixes, repeated
 from tasks.stages.tokens.config import PackConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.repeats.made import EOS, inputs_in, repeats_in, shards_in, tokenizer
