@@ -26,9 +26,8 @@ from tasks.run.export import new_folder
 from tasks.run.model_lineage import card, tuned_card
 from tasks.trainer.chat_template import chat_template
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.huggingface_folder import CARD, WEIGHTS, copy_renamed, small_files
 from tasks.trainer.interchange.gguf_file import write_gguf
-from tasks.trainer.interchange.huggingface import llama_name
+from tasks.trainer.interchange.huggingface import CARD, WEIGHTS, copy_renamed, llama_name, small_files
 from tasks.trainer.model.initial import last_weights
 from tasks.trainer.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_config, adapter_name
 

@@ -15,7 +15,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.origin import origin_ref
 from tasks.stages.register.config import RegisterConfig
-from tasks.trainer.huggingface_folder import copy_renamed, small_files
+from tasks.trainer.interchange.huggingface import copy_renamed, small_files
 
 VERSION = 2
 

@@ -13,10 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.huggingface_folder import copy_renamed, small_files
 from tasks.trainer.inference import Sampling, continuation
 from tasks.trainer.interchange.gguf_file import pairwise, write_gguf
-from tasks.trainer.interchange.huggingface import llama_config
+from tasks.trainer.interchange.huggingface import copy_renamed, llama_config, small_files
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
 
