@@ -87,14 +87,10 @@ def _supervise(_options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     from tasks.demo.home import Home
-    from tasks.demo.run import run_request
+    from tasks.demo.run import run, run_request
 
     home = Home.here()
-    request = run_request(home, options.recipe, options.version, options.seeds, options.contact)
-    # An unusable seeds file is reported before pyarrow is imported for the report.
-    from tasks.demo.run import run
-
-    run(home, request)
+    run(home, run_request(home, options.recipe, options.version, options.seeds, options.contact))
 
 
 def _finetune(options: argparse.Namespace) -> None:

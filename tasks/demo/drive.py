@@ -1,13 +1,8 @@
-"""Monitoring of one run through its chain of DAGs: crawl, corpus, tokens, canary, pretrain.
+"""A run through Airflow's REST API (v2): a small client, and the chain crawl, corpus, tokens, canary, pretrain.
 
-Triggers the first DAG through the REST API and reads the following runs from the asset events, so that other runs of
-the same DAGs are never included. One poll of the chain takes about four requests and 30 ms of the API server; logs of
-running tasks are read every 3 s.
-
-A small client of Airflow's REST API (v2).
-
-Sends HTTP requests to the API server of the stack; the token lasts for one client. Every failure is a TransientError in
-one line, with Airflow's own detail.
+Triggers the first DAG and reads the following runs from the asset events, so that other runs of the same DAGs are never
+included. One poll of the chain takes about four requests and 30 ms of the API server; logs of running tasks are read
+every 3 s. The login lasts for one client. Every failure is a TransientError in one line, with Airflow's own detail.
 """
 
 import json
@@ -30,6 +25,36 @@ Json = dict[str, Any]
 
 _TIMEOUT_S = 30.0
 _PAGE = 100
+
+CHAIN = tuple(PARTS)
+
+LOOK_S = 1.0
+LOGS_S = 3.0
+FOLLOW_S = 60.0
+OUTAGE_S = 90.0
+
+_DONE = ("success", "failed", "upstream_failed", "skipped", "removed")
+T = TypeVar("T")
+
+
+@dataclass
+class DagRunStatus:
+    """One DAG of the chain in this run."""
+
+    dag_id: str
+    run_id: str = ""
+    state: str = "waiting"
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    unchanged: bool = False
+    results: list[Json] = field(default_factory=list)
+    """Results of the stages of a finished run: address, skipped, rows, metrics, ..."""
+
+
+class RunFailed(SluiceError):
+    """A task of the chain failed; the cause is the task's own error line."""
 
 
 class Airflow:
@@ -134,61 +159,6 @@ class Airflow:
                 self.call("POST", "/pools", json={"name": name, **settings})
             elif any(existing[name][field] != value for field, value in settings.items()):
                 self.call("PATCH", f"/pools/{quote(name)}", json={"pool": name, **settings})
-
-
-class ApiError(TransientError):
-    """Airflow rejected a request; `status` is the HTTP status."""
-
-    def __init__(self, method: str, path: str, status: int, detail: str) -> None:
-        super().__init__(f"Airflow answered {status} to {method} {path}: {detail}")
-        self.status = status
-
-
-def _run(dag_id: str, run_id: str) -> str:
-    return f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
-
-
-def _task(task: Json) -> str:
-    return f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}"
-
-
-def _detail(response: httpx.Response) -> str:
-    try:
-        detail = response.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        return response.text[:300]
-    return str(detail.get("message", detail) if isinstance(detail, dict) else detail)[:500]
-
-
-CHAIN = tuple(PARTS)
-
-LOOK_S = 1.0
-LOGS_S = 3.0
-FOLLOW_S = 60.0
-OUTAGE_S = 90.0
-
-_DONE = ("success", "failed", "upstream_failed", "skipped", "removed")
-T = TypeVar("T")
-
-
-@dataclass
-class DagRunStatus:
-    """One DAG of the chain in this run."""
-
-    dag_id: str
-    run_id: str = ""
-    state: str = "waiting"
-    done: int = 0
-    total: int = 0
-    seconds: float = 0.0
-    note: str = ""
-    unchanged: bool = False
-    results: list[Json] = field(default_factory=list)
-    """Results of the stages of a finished run: address, skipped, rows, metrics, ..."""
-
-
-class RunFailed(SluiceError):
-    """A task of the chain failed; the cause is the task's own error line."""
 
 
 class Chain:
@@ -323,6 +293,30 @@ def cause_in(log: list[Json]) -> str:
         if details := line.get("error_detail"):
             return str(details[0].get("exc_value") or details[0].get("exc_type"))
     return str(errors[-1]["event"]) if errors else "no cause in its log"
+
+
+class ApiError(TransientError):
+    """Airflow rejected a request; `status` is the HTTP status."""
+
+    def __init__(self, method: str, path: str, status: int, detail: str) -> None:
+        super().__init__(f"Airflow answered {status} to {method} {path}: {detail}")
+        self.status = status
+
+
+def _run(dag_id: str, run_id: str) -> str:
+    return f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _task(task: Json) -> str:
+    return f"{_run(task['dag_id'], task['dag_run_id'])}/taskInstances/{quote(task['task_id'])}"
+
+
+def _detail(response: httpx.Response) -> str:
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        return response.text[:300]
+    return str(detail.get("message", detail) if isinstance(detail, dict) else detail)[:500]
 
 
 def _seconds(run: dict[str, Any]) -> float:

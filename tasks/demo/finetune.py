@@ -1,16 +1,11 @@
 """The demo of fine-tuning: manuals as PDF files -> chunks -> adapters on a trained model -> scores and an answer.
 
 Starts the services, writes the manuals, makes a small base where there is none, triggers the DAGs of the recipe
-`manuals`, and prints the report.
+`manuals`, and prints the report: examples, loss curve, base and model side by side, a question and its page.
 
-Report of a fine-tuning on one screen: examples, loss curve, base and model side by side, a question and its page.
-
-Reads the committed artifacts of one recipe and version; writes nothing.
-
-Manuals as PDF files for the demo of fine-tuning: topics of the language reference that comes with this Python.
-
-Reads `pydoc_data`, which every CPython has; writes one small PDF file per topic: pages of A4 in Helvetica, with the
-headings of the topic in larger type. Equal Pythons give equal bytes.
+The manuals are topics of the language reference that comes with this Python (`pydoc_data`, which every CPython has):
+one small PDF file per topic, pages of A4 in Helvetica, with the headings of the topic in larger type. Equal Pythons
+give equal bytes.
 """
 
 import json
@@ -41,6 +36,19 @@ from tasks.run.trace_text import tunings
 RECIPE = "manuals"
 BASES = ("demo", "smoke")
 """Recipes whose newest model can be the base, the first that has one; the last one is run where none has."""
+
+TOKENS = 96
+"""Tokens of an answer at most."""
+_WIDTH = 96
+_SHOWN = 4
+
+PAGE_WIDTH, PAGE_HEIGHT, MARGIN = 595, 842, 60
+SMALLEST, LARGEST = 350, 900
+"""Characters of a topic that becomes a manual."""
+
+_TITLE, _SECTION, _BODY = 18, 14, 10
+_UNDERLINE = re.compile(r"([*=~\-])\1{3,}")
+_SPACING = 1.4
 
 
 @dataclass(frozen=True)
@@ -112,12 +120,6 @@ def _followed(chain: Chain, request: RunRequest, screen: Screen) -> list[DagRunS
     for dag_runs in chain.follow():
         screen.show(dag_runs)
     return chain.dag_runs
-
-
-TOKENS = 96
-"""Tokens of an answer at most."""
-_WIDTH = 96
-_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -233,21 +235,12 @@ def page_of_question(artifacts: RunArtifacts, question: Question) -> Iterator[st
         yield f"page {box['page']}, box {place} in points from the upper left corner"
     model = artifacts.artifact("finetuned")
     found = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])["tuned"]
-    yield from tunings(_of(model, found))[1:]
+    yield from tunings(_runs_of(model, found))[1:]
     yield f"python -m tasks trace --recipe {artifacts.recipe} --version {artifacts.version} {chunk['url']}"
 
 
-def _of(model: Artifact, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _runs_of(model: Artifact, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in found if one["model"] == str(model.address)]
-
-
-PAGE_WIDTH, PAGE_HEIGHT, MARGIN = 595, 842, 60
-SMALLEST, LARGEST = 350, 900
-"""Characters of a topic that becomes a manual."""
-
-_TITLE, _SECTION, _BODY = 18, 14, 10
-_UNDERLINE = re.compile(r"([*=~\-])\1{3,}")
-_SPACING = 1.4
 
 
 class Line(NamedTuple):

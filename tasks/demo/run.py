@@ -1,12 +1,7 @@
 """One demo run from start to report: starts the services, triggers and monitors the chain, prints the report.
 
-Recipe and overrides of a demo run: for the loopback site, or for a list of seeds.
-
-Reads the seeds file.
-
-Display of a run while it is in progress: a live table on a terminal, plain lines elsewhere.
-
-Reads the DAG runs of a chain; writes to standard output.
+The run is for the loopback site, or for a list of seeds in a file. While it is in progress it is shown as a live table
+on a terminal, as plain lines elsewhere.
 """
 
 import hashlib
@@ -28,67 +23,11 @@ from tasks.core.terminal import duration
 from tasks.demo import stack
 from tasks.demo.drive import Airflow, Chain, DagRunStatus
 from tasks.demo.home import Home
-from tasks.demo.report import RunArtifacts, report
 from tasks.demo.site import HOSTS, SITE_PORT, address
 from tasks.run.recipe import find_recipe
 
 PLAIN_S = 10.0
 """Without a terminal: seconds between two lines about the same DAG run."""
-
-
-class Screen:
-    """Display of the progress of one run."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
-        self._live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
-        self._shown: dict[str, tuple[str, str]] = {}
-        self._shown_at: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, dag_runs: list[DagRunStatus]) -> None:
-        """Shows the current state of the DAG runs."""
-        if self._live:
-            self._live.update(table(dag_runs))
-            return
-        for dag_run in dag_runs:
-            self._line(dag_run)
-
-    def _line(self, dag_run: DagRunStatus) -> None:
-        now = time.monotonic()
-        state, note = self._shown.get(dag_run.dag_id, ("waiting", ""))
-        fresh = note != dag_run.note and now - self._shown_at.get(dag_run.dag_id, 0.0) > PLAIN_S
-        if dag_run.state != state or fresh:
-            self._shown[dag_run.dag_id], self._shown_at[dag_run.dag_id] = (dag_run.state, dag_run.note), now
-            self.console.print(" ".join(row(dag_run)).rstrip(), markup=False, soft_wrap=True)
-
-
-def table(dag_runs: list[DagRunStatus]) -> Table:
-    """Returns the DAG runs as a table."""
-    grid = Table("DAG", "tasks", "state", "time", "", box=None, pad_edge=False, expand=True)
-    grid.columns[-1].no_wrap = True
-    for dag_run in dag_runs:
-        name, tasks, state, elapsed, note = row(dag_run)
-        colour = {"success": "green", "failed": "red", "running": "cyan"}.get(dag_run.state, "dim")
-        grid.add_row(name, tasks, f"[{colour}]{state}[/]", elapsed, note.replace("[", r"\["))
-    return grid
-
-
-def row(dag_run: DagRunStatus) -> tuple[str, str, str, str, str]:
-    """Returns the cells of a DAG run: DAG, tasks done, state, time, note."""
-    state = "unchanged" if dag_run.unchanged else {"success": "done"}.get(dag_run.state, dag_run.state)
-    tasks = f"{dag_run.done}/{dag_run.total}" if dag_run.total else ""
-    elapsed = duration(dag_run.seconds) if dag_run.seconds else ""
-    return dag_run.dag_id, tasks, state, elapsed, dag_run.note
-
 
 _URL = re.compile(rb"^\s*https?://[^\s/]", re.I | re.M)
 
@@ -105,6 +44,28 @@ class RunRequest:
         """Returns the `conf` of the DAG run, in the format of the trigger form."""
         version = {"version": self.version} if self.version else {}
         return {**version, "overrides": self.overrides}
+
+
+def run(home: Home, request: RunRequest) -> None:
+    """Runs the chain of `request.recipe` through Airflow and prints the report.
+
+    Raises:
+        SluiceError: a service does not start, or a task of the chain failed; one line with where to look.
+    """
+    from tasks.demo.report import RunArtifacts, report  # imports pyarrow: an unusable seeds file is an error before
+
+    recipe = find_recipe(request.recipe)
+    stack.up(home)
+    with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
+        chain = Chain(airflow, recipe.name, dags=recipe.parts)
+        chain.wait_for_dags()
+        chain.start(request.conf())
+        for dag_runs in chain.follow():
+            screen.show(dag_runs)
+    artifacts = RunArtifacts(Store(home.store), recipe.name, request.version or recipe.version)
+    for line in report(artifacts, chain.dag_runs, recipe.parts):
+        print(line)
+    print(f"\n{stack.addresses(home)}\nStop everything: make down")
 
 
 def run_request(home: Home, recipe: str, version: str, seeds: str, contact: str) -> RunRequest:
@@ -159,21 +120,55 @@ def _moved_site(home: Home, recipe: str) -> dict[str, Any]:
     return {"crawl.seeds": [address(host, home.ports.site + index) for index, host in enumerate(HOSTS)]}
 
 
-def run(home: Home, request: RunRequest) -> None:
-    """Runs the chain of `request.recipe` through Airflow and prints the report.
+class Screen:
+    """Display of the progress of one run."""
 
-    Raises:
-        SluiceError: a service does not start, or a task of the chain failed; one line with where to look.
-    """
-    recipe = find_recipe(request.recipe)
-    stack.up(home)
-    with Airflow(home.airflow_url, home.password()) as airflow, Screen() as screen:
-        chain = Chain(airflow, recipe.name, dags=recipe.parts)
-        chain.wait_for_dags()
-        chain.start(request.conf())
-        for dag_runs in chain.follow():
-            screen.show(dag_runs)
-    artifacts = RunArtifacts(Store(home.store), recipe.name, request.version or recipe.version)
-    for line in report(artifacts, chain.dag_runs, recipe.parts):
-        print(line)
-    print(f"\n{stack.addresses(home)}\nStop everything: make down")
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+        self._shown: dict[str, tuple[str, str]] = {}
+        self._shown_at: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, dag_runs: list[DagRunStatus]) -> None:
+        """Shows the current state of the DAG runs."""
+        if self._live:
+            self._live.update(table(dag_runs))
+            return
+        for dag_run in dag_runs:
+            self._line(dag_run)
+
+    def _line(self, dag_run: DagRunStatus) -> None:
+        now = time.monotonic()
+        state, note = self._shown.get(dag_run.dag_id, ("waiting", ""))
+        fresh = note != dag_run.note and now - self._shown_at.get(dag_run.dag_id, 0.0) > PLAIN_S
+        if dag_run.state != state or fresh:
+            self._shown[dag_run.dag_id], self._shown_at[dag_run.dag_id] = (dag_run.state, dag_run.note), now
+            self.console.print(" ".join(row(dag_run)).rstrip(), markup=False, soft_wrap=True)
+
+
+def table(dag_runs: list[DagRunStatus]) -> Table:
+    """Returns the DAG runs as a table."""
+    grid = Table("DAG", "tasks", "state", "time", "", box=None, pad_edge=False, expand=True)
+    grid.columns[-1].no_wrap = True
+    for dag_run in dag_runs:
+        name, tasks, state, elapsed, note = row(dag_run)
+        colour = {"success": "green", "failed": "red", "running": "cyan"}.get(dag_run.state, "dim")
+        grid.add_row(name, tasks, f"[{colour}]{state}[/]", elapsed, note.replace("[", r"\["))
+    return grid
+
+
+def row(dag_run: DagRunStatus) -> tuple[str, str, str, str, str]:
+    """Returns the cells of a DAG run: DAG, tasks done, state, time, note."""
+    state = "unchanged" if dag_run.unchanged else {"success": "done"}.get(dag_run.state, dag_run.state)
+    tasks = f"{dag_run.done}/{dag_run.total}" if dag_run.total else ""
+    elapsed = duration(dag_run.seconds) if dag_run.seconds else ""
+    return dag_run.dag_id, tasks, state, elapsed, dag_run.note

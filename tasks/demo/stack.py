@@ -1,18 +1,15 @@
-"""The commands `up`, `down` and `status` of the stack.
+"""The stack of the demo: the commands `up`, `down` and `status`, its status file, and its processes.
 
 `up` starts the supervisor as a detached process and waits until every service is healthy; it returns immediately where
 that is already so. `down` ends the supervisor and all processes with the stack's mark. Both can be repeated.
 
-Status file of the supervisor, replaced as a whole at every change.
-
-Reads and writes `<state>/run/status.json`. The supervisor locks the file `lock` in the same folder as long as it lives,
-so that a status file left by a killed supervisor is recognized as outdated.
-
-Search and termination of the processes of a stack, including those whose parent has died.
+Reads and writes `<state>/run/status.json`, which is replaced as a whole at every change. The supervisor locks the file
+`lock` in the same folder as long as it lives, so that a status file left by a killed supervisor is recognized as
+outdated.
 
 Every process of a stack has the mark of `tasks.demo.home` in its environment and passes it to its children, so that
-orphaned workers of a scheduler, torchrun ranks and Dask nannies are found anywhere in the process tree. Reads the
-process table; one pass over 300 processes takes about 10 ms.
+orphaned workers of a scheduler, torchrun ranks and Dask nannies are found anywhere in the process tree; one pass over
+300 processes takes about 10 ms.
 """
 
 import contextlib
@@ -37,53 +34,12 @@ from tasks.demo.home import CHECKOUT, MARK, Home
 SERVICE = "SLUICE_SERVICE"
 """Environment variable with the name of the service of a process."""
 
-
-def marked(root: Path, service: str = "") -> list[psutil.Process]:
-    """Returns the living processes of the stack at `root`, or of one of its services; never this process itself."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            environment = process.environ()
-            if environment.get(MARK) == str(root) and service in ("", environment.get(SERVICE)):
-                found.append(process)
-    return found
-
-
-def end(processes: Iterable[psutil.Process]) -> None:
-    """Kills processes and waits for their end; a killed stage later resumes from its last committed part."""
-    listed = list(processes)
-    for process in listed:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(listed, timeout=5)
-
-
-def check_ports(home: Home) -> None:
-    """Raises InputError with one line for the first port of the stack that something else listens on."""
-    for port, (what, variable) in home.ports.taken_by().items():
-        with socket.socket() as trial:
-            # Without this a port in TIME_WAIT, right after `down`, would count as taken.
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                holder = _holder(port)
-                cause = f"port {port} for {what} is taken{f' by {holder}' if holder else ''}"
-                raise InputError(cause, f"stop that, or set {variable} to a free port") from None
-
-
-def _holder(port: int) -> str:
-    """Returns "name (process 123)" of the listener, or "" where the system does not report it."""
-    with contextlib.suppress(psutil.Error):
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
-    return ""
-
-
 State = Literal["waiting", "starting", "healthy", "restarting", "stopping"]
+
+UP_S = 180.0
+DOWN_S = 30.0
+
+Say = Callable[[str], None]
 
 
 class ServiceStatus(BaseModel):
@@ -107,49 +63,6 @@ class Status(BaseModel):
         aside = run / "status.json.new"
         aside.write_text(self.model_dump_json(indent=1))
         aside.replace(run / "status.json")
-
-
-def read_status(run: Path) -> Status | None:
-    """Returns the status of the running supervisor, or None."""
-    return read_last(run) if _locked(run / "lock") else None
-
-
-def read_last(run: Path) -> Status | None:
-    """Returns the last written status, of a running or ended supervisor, or None."""
-    try:
-        return Status.model_validate_json((run / "status.json").read_text())
-    except FileNotFoundError:
-        return None
-
-
-def take_lock(run: Path) -> IO[str] | None:
-    """Locks the lock file until it is closed or this process ends; returns None if another supervisor has it."""
-    file = (run / "lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    (run / "status.json").unlink(missing_ok=True)
-    os.set_inheritable(file.fileno(), False)
-    return file
-
-
-def _locked(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with path.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-UP_S = 180.0
-DOWN_S = 30.0
-
-Say = Callable[[str], None]
 
 
 def up(home: Home, say: Say = print) -> None:
@@ -279,3 +192,85 @@ def _memory_mb(pid: int) -> str:
         return f", {sum(process.memory_info().rss for process in tree) / 1e6:,.0f} MB" if tree else ""
     except psutil.Error:
         return ""
+
+
+def marked(root: Path, service: str = "") -> list[psutil.Process]:
+    """Returns the living processes of the stack at `root`, or of one of its services; never this process itself."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            environment = process.environ()
+            if environment.get(MARK) == str(root) and service in ("", environment.get(SERVICE)):
+                found.append(process)
+    return found
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """Kills processes and waits for their end; a killed stage later resumes from its last committed part."""
+    listed = list(processes)
+    for process in listed:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(listed, timeout=5)
+
+
+def check_ports(home: Home) -> None:
+    """Raises InputError with one line for the first port of the stack that something else listens on."""
+    for port, (what, variable) in home.ports.taken_by().items():
+        with socket.socket() as trial:
+            # Without this a port in TIME_WAIT, right after `down`, would count as taken.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                holder = _holder(port)
+                cause = f"port {port} for {what} is taken{f' by {holder}' if holder else ''}"
+                raise InputError(cause, f"stop that, or set {variable} to a free port") from None
+
+
+def _holder(port: int) -> str:
+    """Returns "name (process 123)" of the listener, or "" where the system does not report it."""
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+    return ""
+
+
+def read_status(run: Path) -> Status | None:
+    """Returns the status of the running supervisor, or None."""
+    return read_last(run) if _locked(run / "lock") else None
+
+
+def read_last(run: Path) -> Status | None:
+    """Returns the last written status, of a running or ended supervisor, or None."""
+    try:
+        return Status.model_validate_json((run / "status.json").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def take_lock(run: Path) -> IO[str] | None:
+    """Locks the lock file until it is closed or this process ends; returns None if another supervisor has it."""
+    file = (run / "lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    (run / "status.json").unlink(missing_ok=True)
+    os.set_inheritable(file.fileno(), False)
+    return file
+
+
+def _locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -4,10 +4,8 @@ Runs as a detached process and writes `<state>/logs/supervisor.log`. A service t
 4, ... up to 30 s; after a minute of running the wait starts again at 1 s. Remaining processes of an ended service are
 killed before: Airflow's workers survive a killed scheduler, and their tasks would run twice.
 
-The services of the stack: command, health check and stop signal of each process.
-
-MLflow and Airflow's four components write to SQLite below the state folder, or to Postgres; Dask is one scheduler and
-two workers, each under its nanny. Everything binds to 127.0.0.1.
+The services: MLflow and Airflow's four components, which write to SQLite below the state folder, or to Postgres; Dask,
+one scheduler and two workers, each under its nanny; the site. Everything binds to 127.0.0.1.
 """
 
 import contextlib
@@ -31,8 +29,18 @@ from tasks.demo import drive
 from tasks.demo.home import CHECKOUT, Home
 from tasks.demo.stack import SERVICE, ServiceStatus, Status, end, marked, take_lock
 
+log = logging.getLogger("sluice.demo")
+
 DASK_WORKERS = 2
 _PROBE_S = 2.0
+
+TICK_S = 0.25
+STARTING_S = 0.75
+"""Seconds between two health checks of a service that is not healthy yet; RECHECK_S: of a healthy one."""
+RECHECK_S = 5.0
+GRACE_S = 8.0
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -59,11 +67,6 @@ class Service:
 def services(home: Home) -> list[Service]:
     """Returns all services, in the order of the status display."""
     return [_site(home), _mlflow(home), *_dask(home), *_airflow(home)]
-
-
-def migration() -> list[str]:
-    """Returns the command that creates or migrates Airflow's database."""
-    return ["airflow", "db", "migrate"]
 
 
 def _site(home: Home) -> Service:
@@ -141,17 +144,6 @@ def _get(url: str) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=_PROBE_S) as answer:
         return bytes(answer.read())
-
-
-log = logging.getLogger("sluice.demo")
-
-TICK_S = 0.25
-STARTING_S = 0.75
-"""Seconds between two health checks of a service that is not healthy yet; RECHECK_S: of a healthy one."""
-RECHECK_S = 5.0
-GRACE_S = 8.0
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 30.0
 
 
 @dataclass
@@ -337,7 +329,7 @@ def migrate(home: Home) -> subprocess.Popen[bytes] | None:
     there = home.postgres.migrated() if home.postgres else home.database.exists()
     if there and stamp.exists() and stamp.read_text() == _stamped(home):
         return None
-    return spawn(home, "migrate", migration(), {})
+    return spawn(home, "migrate", ["airflow", "db", "migrate"], {})
 
 
 def finish_migration(home: Home, code: int) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.finetune import Base, manual, report, write_manuals
+from tasks.demo.finetune import Base, manual, tuning_report, write_manuals
 from tasks.demo.home import Home, Ports
 from tasks.demo.report import RunArtifacts
 from tasks.formats.pdf.document import read_pdf
@@ -66,7 +66,7 @@ def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tun
         made = Artifact.open_at(tunings.store, ArtifactId(f"mine/{kind}", "1"))
         record = made.record.model_copy(update={"artifact": f"mine/{kind}@apart", "adopted_from": f"mine/{kind}@1"})
         tunings.store.publish(f"mine/{kind}/apart/.artifact.json", record.model_dump_json().encode())
-    told = list(report(RunArtifacts(Store(tunings.store.root), "mine", "apart"), 13, []))
+    told = list(tuning_report(RunArtifacts(Store(tunings.store.root), "mine", "apart"), 13, []))
     assert [line for line in told if line and line[0] != " "] == [
         *("Examples", "Fine-tuning", "Base and model", "A question", "Its page", "Time")
     ]
