@@ -27,9 +27,18 @@ from tasks.run.model_lineage import card, tuned_card
 from tasks.trainer.chat_template import chat_template
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.interchange.gguf_file import write_gguf
-from tasks.trainer.interchange.huggingface import CARD, WEIGHTS, copy_renamed, llama_name, small_files
+from tasks.trainer.interchange.huggingface import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    CARD,
+    WEIGHTS,
+    adapter_config,
+    adapter_name,
+    copy_renamed,
+    llama_name,
+    small_files,
+)
 from tasks.trainer.model.initial import last_weights
-from tasks.trainer.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_config, adapter_name
 
 ADAPTER = "adapter"
 """The format of adapters alone."""
