@@ -24,7 +24,6 @@ from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
 from tasks.run.export import new_folder
 from tasks.run.model_lineage import card, tuned_card
-from tasks.trainer.chat_template import chat_template
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (
@@ -34,6 +33,7 @@ from tasks.trainer.interchange.huggingface import (
     WEIGHTS,
     adapter_config,
     adapter_name,
+    chat_template,
     copy_renamed,
     llama_name,
     small_files,

@@ -19,9 +19,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
-from tasks.trainer.chat_template import asked
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.inference import Request, Sampling, Scorer, continuation
+from tasks.trainer.interchange.huggingface import asked
 from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"

@@ -16,8 +16,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.origin import origin_refs
 from tasks.stages.finetune.config import COMPARISON, TunedConfig
-from tasks.trainer.chat_template import chat_template
-from tasks.trainer.interchange.huggingface import WEIGHTS, copy_renamed, small_files
+from tasks.trainer.interchange.huggingface import WEIGHTS, chat_template, copy_renamed, small_files
 from tasks.trainer.model.initial import last_weights
 
 VERSION = 1

@@ -20,7 +20,7 @@ from tasks.run.place import Place
 from tasks.run.recipe import find_recipe
 from tasks.run.shell import main
 from tasks.stages.finetune.config import ExamplesConfig
-from tasks.trainer import chat_template
+from tasks.trainer.interchange import huggingface
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.build import build_tuned
@@ -109,7 +109,7 @@ def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, t
             asked = tokenizer.apply_chat_template(messages(said[:-1]), add_generation_prompt=True)["input_ids"]
             straddles = said[-1][1].startswith("\n")  # its first line break is one token with that of the template
             assert (asked == trained[: len(asked)]) is not straddles
-            assert tokenizer(chat_template.asked(TEMPLATE, messages(said[:-1])))["input_ids"] == asked
+            assert tokenizer(huggingface.asked(TEMPLATE, messages(said[:-1])))["input_ids"] == asked
     with pytest.raises(Exception, match="a message has the role tool: known are system, user, assistant"):
         tokenizer.apply_chat_template([{"role": "tool", "content": "x"}])
 
@@ -145,7 +145,7 @@ def test_adapters_compute_in_peft_what_was_trained(folder: Path, tmp_path: Path,
     whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     apart, spread = difference(as_trained(folder, model), peft.PeftModel.from_pretrained(whole, out).eval())
     assert apart <= 1e-4 < 1e-2 < spread
-    assert AutoTokenizer.from_pretrained(out).chat_template == chat_template.chat_template(TEMPLATE)
+    assert AutoTokenizer.from_pretrained(out).chat_template == huggingface.chat_template(TEMPLATE)
 
 
 def test_adapters_have_the_names_and_settings_of_peft(folder: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_the_card_names_base_examples_and_how_much_was_taken_down_and_gguf_has_t
     assert "- the model has learned from 1 documents that are taken down today" in card
     assert learned not in card
     read = gguf.GGUFReader(out / "model.gguf")
-    assert read.get_field("tokenizer.chat_template").contents() == chat_template.chat_template(TEMPLATE)
+    assert read.get_field("tokenizer.chat_template").contents() == huggingface.chat_template(TEMPLATE)
     capsys.readouterr()
     assert main(["export", "--recipe", recipe.text, "--version", "dev", "--tuned", "model", str(tmp_path / "no")]) == 2
     assert "test@dev has no finetuned" in capsys.readouterr().err
