@@ -24,8 +24,8 @@ from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
+from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
-from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.inference import Scorer
 from tasks.trainer.serve import TextModel, for_lm_eval
 

@@ -25,11 +25,10 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.data.heldout import Heldout, of_sources
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
-from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
 from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import score_task
-from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.inference import Scorer
 

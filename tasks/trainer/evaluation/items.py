@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find
-from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.evaluation.config import TaskConfig
 
 _TEMPLATES = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
 

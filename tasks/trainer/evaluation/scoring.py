@@ -17,8 +17,8 @@ from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
 from tasks.trainer.evaluation import items
+from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.items import Item
-from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import METRICS, of_choices, of_cloze, of_text, summary
 from tasks.trainer.inference import Request, Scorer
 

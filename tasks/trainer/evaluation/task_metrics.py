@@ -22,8 +22,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.items import Item
-from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.inference import Likelihood
 
 BPB_BELOW = 750_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.trainer.evaluation.task_config import TaskConfig
+from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.serve import for_lm_eval
 from tests.corpora import WORDS
 from tests.tasks.stages.evaluate.test_tasks import rows_in

@@ -24,10 +24,9 @@ from tasks.stages.evaluate import stage
 from tasks.stages.promote.config import PromoteConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation import scoring
-from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import read
-from tasks.trainer.evaluation.task_config import TaskConfig
 from tasks.trainer.evaluation.task_metrics import decisive
 from tasks.trainer.inference import Likelihood, Sampling, Scorer, continuation
 from tests.conftest import run_stage_in
