@@ -47,8 +47,7 @@ from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import files_of
-from tasks.trainer.evaluation.scoring import score_tasks
-from tasks.trainer.evaluation.task_metrics import decisive
+from tasks.trainer.evaluation.scoring import decisive, score_tasks
 from tasks.trainer.inference import Sampling, Scorer, continuation
 from tasks.trainer.model import model_file
 from tasks.trainer.model.transformer import Transformer

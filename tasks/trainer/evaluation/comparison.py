@@ -28,8 +28,7 @@ from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
 from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.evaluation.paired import Estimate
-from tasks.trainer.evaluation.scoring import score_task
-from tasks.trainer.evaluation.task_metrics import decisive
+from tasks.trainer.evaluation.scoring import decisive, score_task
 from tasks.trainer.inference import Scorer
 
 DOCUMENTS = "documents"

@@ -27,7 +27,7 @@ from tasks.trainer.evaluation import scoring
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
 from tasks.trainer.evaluation.contender import matching_tokenizer
 from tasks.trainer.evaluation.items import read
-from tasks.trainer.evaluation.task_metrics import decisive
+from tasks.trainer.evaluation.scoring import decisive
 from tasks.trainer.inference import Likelihood, Sampling, Scorer, continuation
 from tests.conftest import run_stage_in
 from tests.corpora import Made
