@@ -26,8 +26,7 @@ from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.finetune.config import COMPARISON, TunedConfig
-from tasks.trainer.evaluation.comparison import Text, compare, texts_of
-from tasks.trainer.evaluation.contender import TOKENIZER, Contender
+from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, Text, compare, texts_of
 from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.evaluation.responses import compare_responses
 from tasks.trainer.model import model_file

@@ -23,8 +23,7 @@ from tasks.stages.promote import verdict
 from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.promote.stage import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
 from tasks.stages.promote.verdict import Seeds
-from tasks.trainer.evaluation.comparison import compare, texts_of
-from tasks.trainer.evaluation.contender import TOKENIZER, Contender
+from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, compare, texts_of
 from tasks.trainer.evaluation.items import files_of
 
 VERSION = 1

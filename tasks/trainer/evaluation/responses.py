@@ -19,8 +19,7 @@ from tasks.core import parquet
 from tasks.core.stage import Output
 from tasks.formats.documents.examples import Example, Examples
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import BPB, Compared
-from tasks.trainer.evaluation.contender import Contender
+from tasks.trainer.evaluation.comparison import BPB, Compared, Contender
 from tasks.trainer.inference import Scorer, batches
 
 EXAMPLES = "examples"

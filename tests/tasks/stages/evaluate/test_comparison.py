@@ -18,9 +18,8 @@ from tasks.stages.evaluate import stage
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.trainer.data.heldout import Heldout
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared, compare, encoded, texts_of
+from tasks.trainer.evaluation.comparison import Compared, Contender, compare, encoded, texts_of
 from tasks.trainer.evaluation.config import EvaluateConfig
-from tasks.trainer.evaluation.contender import Contender
 from tasks.trainer.evaluation.paired import Estimate
 from tests.conftest import run_stage_in
 from tests.corpora import Made, kept_document, tokens_in
