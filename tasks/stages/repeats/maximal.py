@@ -1,17 +1,15 @@
-"""Maximal repeats: those that cannot be longer without occurring less often.
+"""Maximal repeats of the training tokens: those that cannot be longer without occurring less often.
 
-They are the nodes of the suffix tree whose occurrences do not all follow the same token (Gusfield, "Algorithms on
-Strings, Trees and Sequences", 1997, section 7.12). The tree is never built: of the runs of `width` tokens that occur
-more than once, those are followed whose occurrences follow different tokens, `_BLOCK` tokens at a time, and the nodes
-between two blocks are intervals of common prefixes (Abouelhoda, Kurtz and Ohlebusch, "Replacing suffix trees with
-enhanced suffix arrays", J. Discrete Algorithms 2, 2004). Any other run is part of a longer one that occurs as often.
+`Suffixes` reads `spans` and `shards`: the suffixes of all groups in one order, in pieces of bounded size. The groups
+are sorted each on its own; a range of the common order is a range of each of them, and nothing is merged on disk.
 
 `Runs` are runs of `width` tokens that occur more than once: their occurrences, and where each stands first.
 
-The suffixes of all groups in one order, in pieces of bounded size.
-
-Reads `spans` and `shards`. The groups are sorted each on its own; a range of the common order is a range of each of
-them. Nothing is merged on disk.
+Maximal repeats are the nodes of the suffix tree whose occurrences do not all follow the same token (Gusfield,
+"Algorithms on Strings, Trees and Sequences", 1997, section 7.12). The tree is never built: of the runs of `width`
+tokens those are followed whose occurrences follow different tokens, `_BLOCK` tokens at a time, and the nodes between
+two blocks are intervals of common prefixes (Abouelhoda, Kurtz and Ohlebusch, "Replacing suffix trees with enhanced
+suffix arrays", J. Discrete Algorithms 2, 2004). Any other run is part of a longer one that occurs as often.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +25,18 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.spans import SuffixArray, Text, group_name
 
 _SAMPLES_PER_RANGE = 32
+
 Key = tuple[int, ...]
 """Tokens that a range begins with, before those that it ends before."""
+
+OCCURRENCE = np.dtype([("key", "<u8"), ("count", "<u4")])
+"""A place where a repeated run begins: twice its position in the text, and one more where the run stands earlier, too;
+and the number of its occurrences."""
+
+_BLOCK, _LARGEST, _FEW = 64, 1 << 13, 16
+
+MAXIMAL = np.dtype([("tokens", "<i8"), ("occurrences", "<i8"), ("position", "<i8")])
+"""A maximal repeat: its length, how often it occurs, and where it does so first in the text."""
 
 
 class Slab(NamedTuple):
@@ -125,16 +133,6 @@ class Suffixes:
 
     def _edges(self, key: Sequence[int], *, after: bool) -> list[int]:
         return [group.find(key)[after] for group in self._groups]
-
-
-OCCURRENCE = np.dtype([("key", "<u8"), ("count", "<u4")])
-"""A place where a repeated run begins: twice its position in the text, and one more where the run stands earlier, too;
-and the number of its occurrences."""
-
-_BLOCK, _LARGEST, _FEW = 64, 1 << 13, 16
-
-MAXIMAL = np.dtype([("tokens", "<i8"), ("occurrences", "<i8"), ("position", "<i8")])
-"""A maximal repeat: its length, how often it occurs, and where it does so first in the text."""
 
 
 class Runs(NamedTuple):

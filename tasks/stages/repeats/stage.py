@@ -14,13 +14,9 @@ Reads `shards` (the split `train`, and its index), `spans` and `tokenizer`. Writ
     report   in this process                         documents and domains of 200 repeats
 
 A run that occurs more than once stands in neighbouring suffixes. A range of the common order of all suffix arrays is
-read in pieces that end where the first `min_tokens` tokens change, so no run is in two of them (`suffixes`). Memory of
-a worker: some 400 bytes for each suffix of a piece (`_PIECE`), and 60 for each occurrence of a single run with more.
-
-The report: the longest and the most frequent repeats, with the documents and domains that have them.
-
-Reads the candidates of all ranges, `spans`, the index of `shards`, and `tokenizer`. Writes `longest.parquet`,
-`frequent.parquet` (`tasks.formats.tokens.repeats.REPEAT`) and `report.html`.
+read in pieces that end where the first `min_tokens` tokens change, so no run is in two of them (`maximal.Suffixes`).
+Memory of a worker: some 400 bytes for each suffix of a piece (`_PIECE`), and 60 for each occurrence of a single run
+with more.
 """
 
 import io
@@ -54,9 +50,21 @@ from tasks.stages.repeats.maximal import MAXIMAL, Key, Suffixes, maximal, occurr
 
 VERSION = 1
 _PIECE = 1 << 18
+"""Suffixes of a piece, about."""
 
 Range = tuple[int, Key | None, Key | None]
 """A range of the suffixes: its number, the key it begins with, and that it ends before; None: no bound."""
+
+PAGE = "report.html"
+
+MOST = 100
+"""Repeats of each list."""
+
+LISTS = {LONGEST: ("tokens", "occurrences"), FREQUENT: ("occurrences", "tokens")}
+"""The files, each with the fields by which its repeats are chosen."""
+
+_LOOKED_UP = 1000
+_EXAMPLE_TOKENS, _EXAMPLE = 120, 500
 
 
 def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -141,15 +149,6 @@ def _note(metrics: dict[str, float]) -> str:
         f"{metrics['documents_with_repeats']:,.0f} of {metrics['documents']:,.0f} documents; "
         f"{metrics['again_share']:.1%} again"
     )
-
-
-PAGE = "report.html"
-MOST = 100
-"""Repeats of each list."""
-LISTS = {LONGEST: ("tokens", "occurrences"), FREQUENT: ("occurrences", "tokens")}
-"""The files, each with the fields by which its repeats are chosen."""
-_LOOKED_UP = 1000
-_EXAMPLE_TOKENS, _EXAMPLE = 120, 500
 
 
 class Shown:
