@@ -209,8 +209,7 @@ def answered(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
 
 def costs(artifacts: RunArtifacts, question: Question) -> list[float]:
     """Returns the bits per byte that base and model need for the right answer."""
-    from tasks.trainer.evaluation.comparison import Contender
-    from tasks.trainer.evaluation.responses import response_bits
+    from tasks.trainer.evaluation.comparison import Contender, response_bits
 
     model, tokenizer = artifacts.artifact("finetuned"), artifacts.artifact("tokenizer")
     base = origin_of(model)

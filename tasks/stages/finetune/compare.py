@@ -26,9 +26,8 @@ from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.finetune.config import COMPARISON, TunedConfig
-from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, Text, compare, texts_of
+from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, Text, compare, compare_responses, texts_of
 from tasks.trainer.evaluation.items import files_of
-from tasks.trainer.evaluation.responses import compare_responses
 from tasks.trainer.model import model_file
 
 VERSION = 1
