@@ -46,7 +46,7 @@ from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from tasks.trainer.heldout_bpb import HeldoutBpb
+    from tasks.trainer.evaluation.bpb import HeldoutBpb
     from tasks.trainer.parallel.sharded import Sharded
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Trainer:
         if not self.spec.heldout:
             return None
         from tasks.trainer.data.heldout import read
-        from tasks.trainer.heldout_bpb import HeldoutBpb
+        from tasks.trainer.evaluation.bpb import HeldoutBpb
 
         data, documents = self.batches, read(Path(self.spec.heldout))
         return HeldoutBpb(documents, self.replica, self.ranks, data.microbatch, data.seq_len, data.eos_id)

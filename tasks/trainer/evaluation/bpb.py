@@ -4,11 +4,22 @@ bpb = sum of -log2 p over all tokens of the documents / UTF-8 bytes of their tex
 section 3.1). Every token is predicted once, end-of-text included, the first from end-of-text alone. A document longer
 than the model's context is evaluated in windows that overlap by half, so that a token far from the start has at least
 half a context; that costs two forward passes per token.
+
+Bits per byte of held-out text while a run trains, by its ranks in whatever layout they have.
+
+Documents are predicted in the windows of the evaluation (`heldout.windows`), so that both agree but for rounding.
+Several windows stand in one sequence, as documents of their own; a part is some sequences of one source, all of the
+same shape, and its loss is computed by the ranks that share a microbatch (`poison.Prober`). Parts do not depend on the
+ranks and their losses are added in one order, so ranks that have all of the model give the bits of one rank.
+
+The weights are read and nothing is written, so the run trains the same with it and without it.
 """
 
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -17,9 +28,13 @@ import torch.nn.functional as F
 from tasks.core.artifact import Artifact
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
+from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout, Window, heldout, windows
+from tasks.trainer.data.withheld import Prober
 from tasks.trainer.model import model_file
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
+from tasks.trainer.parallel.ranks import Ranks
 
 
 @torch.no_grad()
@@ -92,3 +107,98 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
 def use_threads(count: int) -> None:
     """Sets how many threads of this process one operation of the model may use."""
     torch.set_num_threads(count)
+
+
+BPB = "bpb"
+"""Field of the step log with the mean over sources; `bpb/<source>` are those of the sources."""
+SECONDS = "heldout_s"
+"""Field with the seconds that it took."""
+
+
+class HeldoutBpb:
+    """The held-out text of a run, on one rank.
+
+    Args:
+        documents: by source.
+        prober: the model.
+        ranks: the process group.
+        rows: sequences of a part.
+        seq_len: positions of a sequence.
+        eos_id: what the first token of a document is predicted from.
+    """
+
+    def __init__(
+        self,
+        documents: Mapping[str, Sequence[Heldout]],
+        prober: Prober,
+        ranks: Ranks,
+        rows: int,
+        seq_len: int,
+        eos_id: int,
+    ) -> None:
+        self._prober, self._ranks = prober, ranks
+        self._bytes = {source: sum(one.n_bytes for one in some) for source, some in documents.items()}
+        found = [
+            (source, part)
+            for source, some in documents.items()
+            for part in _parts([one.tokens for one in some], rows, seq_len, eos_id)
+        ]
+        self._sources, self._parts = [source for source, _ in found], [part for _, part in found]
+
+    def measure(self) -> dict[str, float | None]:
+        """Returns the fields of the step log with the present weights; all ranks call this, and get the same.
+
+        A value that is not finite is None.
+        """
+        started = time.perf_counter()
+        bits = dict.fromkeys(self._bytes, 0.0)
+        for source, loss in zip(self._sources, self._losses(), strict=True):
+            bits[source] += loss / math.log(2)
+        each = {source: bits[source] / size for source, size in self._bytes.items()}
+        fields = {BPB: fmean(each.values()), **{f"{BPB}/{source}": value for source, value in each.items()}}
+        values = {name: value if math.isfinite(value) else None for name, value in fields.items()}
+        return values | {SECONDS: round(time.perf_counter() - started, 4)}
+
+    def _losses(self) -> list[float]:
+        """Returns the summed loss of each part, in nats."""
+        first, shares = self._prober.numbers.start, self._prober.numbers.step
+        mine = range(len(self._parts))[first::shares]
+        # All ranks compute equally many parts; a last one that nobody lacks does not count.
+        most = -(-len(self._parts) // shares)
+        losses = self._prober.probe([self._parts[at] for at in [*mine, *[0] * (most - len(mine))]])
+        whole = torch.zeros(len(self._parts), dtype=torch.float64, device=self._ranks.device)
+        whole[list(mine)] = torch.from_numpy(losses[: len(mine)]).to(whole.device)
+        self._ranks.sum([whole])
+        found: list[float] = whole.tolist()
+        return found
+
+
+def _parts(documents: Sequence[np.ndarray], rows: int, seq_len: int, eos_id: int) -> Iterator[Batch]:
+    """Yields the parts of one source; what is left of the last sequences is blank."""
+    sequences: list[list[Window]] = []
+    room = 0
+    for number, tokens in enumerate(documents):
+        for window in windows(number, tokens, eos_id, seq_len):
+            if room < len(window.inputs):
+                sequences.append([])
+                room = seq_len
+            sequences[-1].append(window)
+            room -= len(window.inputs)
+    for first in range(0, len(sequences), rows):
+        some = sequences[first : first + rows]
+        yield _batch([*some, *[[]] * (rows - len(some))], seq_len, eos_id)
+
+
+def _batch(sequences: Sequence[Sequence[Window]], seq_len: int, eos_id: int) -> Batch:
+    tokens = np.full((len(sequences), seq_len), eos_id, dtype=np.int64)
+    labels = np.full_like(tokens, IGNORED)
+    documents = np.zeros_like(tokens)
+    for row, found in enumerate(sequences):
+        at = 0
+        for number, window in enumerate(found):
+            end = at + len(window.inputs)
+            tokens[row, at:end], documents[row, at:end] = window.inputs, number
+            labels[row, at + window.first : end] = window.labels[window.first :]
+            at = end
+        documents[row, at:] = len(found)
+    return Batch.of(tokens, labels, documents)

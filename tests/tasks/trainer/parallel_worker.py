@@ -19,7 +19,7 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout
-from tasks.trainer.heldout_bpb import HeldoutBpb
+from tasks.trainer.evaluation.bpb import HeldoutBpb
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
