@@ -12,7 +12,6 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu_kernels import documents_of, synchronise
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel
@@ -20,6 +19,7 @@ from tasks.trainer.model.shape import Shape, Size
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout
+from tasks.trainer.planning.config import peak_flops
 
 BATCHES = 4
 """Different batches that steps repeat, so that no shape of `cu_seqlens` comes after the warm-up."""

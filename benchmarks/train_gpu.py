@@ -26,10 +26,10 @@ from benchmarks.gpu_kernels import parity
 from benchmarks.gpu_steps import Variant, Workload, batches_of, engine_of, free, measured, top_kernels
 from benchmarks.result import store
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.devices import peak_flops
 from tasks.trainer.model.attention import Kernel, best_kernel
 from tasks.trainer.model.flex import flex
 from tasks.trainer.model.shape import SIZES, Size
+from tasks.trainer.planning.config import peak_flops
 
 SWEEP: dict[Variant, list[Workload]] = {
     Variant("1.3b", "bf16"): [

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import flops_per_token
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
+from tasks.trainer.planning.config import peak_flops
 from tasks.trainer.starts import write_start
 
 SAMPLE_S = 5.0

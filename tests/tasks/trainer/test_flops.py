@@ -6,10 +6,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.devices import peak_flops
 from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import build
+from tasks.trainer.planning.config import peak_flops
 
 
 @pytest.mark.parametrize("tied", [True, False])
