@@ -17,7 +17,7 @@ from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.shape import SIZES, Shape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
-from tasks.trainer.planning.fitting import layout_that_fits
+from tasks.trainer.planning.estimate import layout_that_fits
 from tests.tasks.trainer.gangs import free_port
 from tests.tasks.trainer.memory_worker import RUN, SEQ_LEN, VOCABULARY
 
