@@ -1,8 +1,15 @@
 """The estimate of a run: a nested table of numbers, from settings alone.
 
 The layout that fits: the simplest one in which a step's tensors fit into the memory of a GPU.
+
+How often to save, where a run is interrupted now and then.
+
+With d the seconds that a checkpoint delays the run and M the mean time between failures, the time lost is least at
+about sqrt(2 d M) (Young 1974, "A first order approximation to the optimum checkpoint interval"); Daly 2006 ("A higher
+order estimate of the optimum checkpoint interval for restart dumps", equation 37) adds terms for a d that is not small.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -13,7 +20,6 @@ from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import FP32, check_fit, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.interval import best_interval, lost_share
 from tasks.trainer.planning.measured import Measured
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
@@ -177,3 +183,26 @@ def _possible(layout: Layout, run: TrainConfig, shape: Shape, seq_len: int) -> b
     except RecipeError:
         return False
     return True
+
+
+def best_interval(delay_s: float, mtbf_s: float) -> float:
+    """Returns the seconds of training between two checkpoints, after Daly.
+
+    >>> round(best_interval(10, 36_000)), round((2 * 10 * 36_000) ** 0.5)
+    (842, 849)
+    """
+    if delay_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = delay_s / (2 * mtbf_s)
+    return math.sqrt(2 * delay_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - delay_s
+
+
+def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: float) -> float:
+    """Returns the time lost to checkpoints and failures as a share of that of the training (Young's first order).
+
+    Checkpoints take d of every interval; a failure loses half an interval and the restart.
+
+    >>> round(lost_share(842, 10, 300, 36_000), 4)
+    0.0319
+    """
+    return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s

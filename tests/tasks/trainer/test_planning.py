@@ -7,8 +7,7 @@ import pytest
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import estimate
-from tasks.trainer.planning.interval import best_interval, lost_share
+from tasks.trainer.planning.estimate import best_interval, estimate, lost_share
 
 HOUR = 3600.0
 DELAY, RESTART = 30.0, 300.0
