@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tasks.trainer.tuning.nf4 import VALUES, Nf4Linear, dequantise, quantise
+from tasks.trainer.tuning.lora import VALUES, Nf4Linear, dequantise, quantise
 
 SHAPES = [(64, 64), (48, 96), (7, 33), (1, 1), (128, 256)]
 
