@@ -37,6 +37,7 @@ NEXT = {
     TUNED: "has read these; fine-tune with a new version, from a base that has not",
 }
 """What is to be done about an artifact of a kind."""
+
 BEGAN = "began from weights that have read these; train with a new version from weights that have not"
 """What is to be done about a checkpoint that comes from another."""
 

@@ -1,17 +1,15 @@
 """Stage `takedown`: a request, and all takedowns before it -> the tombstones in force, and a report of what they met.
 
 Reads the settings, the takedowns in force (`previous`) and, where the request says so, `takedown.parquet` of the newest
-crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.documents.tombstones`), all that are in force from now on, and
-`lifted.parquet`, all that were lifted, if any ever was. For the new ones it looks through the recipe's artifacts as
-they are at that moment, and writes
+crawl cycle (`warc`). Writes `tombstones.parquet` (`tasks.formats.documents.tombstones`), all that are in force from now
+on, and `lifted.parquet`, all that were lifted, if any ever was. For the new ones it looks through the recipe's
+artifacts as they are at that moment, and writes
 
     report.json      the request, the artifacts and steps that it met, copies elsewhere, and what was not found
     report.html      the same for people
     found.parquet    the documents by artifact, with sequences, steps and checkpoints (`affected.FOUND`)
 
 Nothing else is changed: crawl, corpus, plans and running trainings read the tombstones themselves.
-
-Requests: the lines of a takedown's form as tombstones in canonical form. Pure functions.
 """
 
 import json
@@ -51,9 +49,11 @@ from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.takedown.report import page, report_of
 
 VERSION = 2
-
 WITHDRAWN = "takedown.parquet"
 FORM, CRAWL = "form", "crawl"
+_ID = re.compile(r"[0-9a-f]{32}")
+_SHOWN = 120
+T = TypeVar("T")
 
 
 def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
@@ -150,11 +150,6 @@ def _metrics(report: dict[str, Any]) -> dict[str, float]:
         "documents": float(report["documents"]),
         "steps": float(sum(one.get("steps", 0) for one in report["artifacts"])),
     }
-
-
-_ID = re.compile(r"[0-9a-f]{32}")
-_SHOWN = 120
-T = TypeVar("T")
 
 
 class _Wrong(ValueError):
