@@ -4,6 +4,8 @@ Weights in 4 bits: NormalFloat of QLoRA (Dettmers et al. 2023, arXiv 2305.14314)
 
 Blocks of 64 consecutive weights are divided by their largest absolute value, and each is rounded to the nearest of 16
 values. With one float32 per block that is 4.5 bits per weight; the scales are not quantised again.
+
+Frozen weights: buffers that no optimizer, gradient or checkpoint has.
 """
 
 from typing import Any
@@ -14,7 +16,16 @@ from torch import Tensor, nn
 
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.model.transformer import Transformer, initial_weight
-from tasks.trainer.tuning.frozen import freeze
+
+
+def freeze(module: nn.Module) -> None:
+    """Turns all parameters of a module, and of those in it, into buffers of the same names that it does not save."""
+    for each in list(module.modules()):
+        for name, weight in list(each._parameters.items()):
+            if weight is not None:
+                del each._parameters[name]
+                each.register_buffer(name, weight.detach(), persistent=False)
+
 
 BLOCK = 64
 VALUES = (

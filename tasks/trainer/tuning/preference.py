@@ -15,8 +15,7 @@ from torch import Tensor
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.tuning.frozen import freeze
-from tasks.trainer.tuning.lora import adapters
+from tasks.trainer.tuning.lora import adapters, freeze
 
 
 class PreferenceTransformer(Transformer):
