@@ -93,7 +93,7 @@ class Trainer:
         Without a layout the GPUs of a node share the state, and nodes have copies of it. A fine-tuning has copies.
         """
         if self.spec.tuning:
-            from tasks.trainer.tuning.build import build_tuned
+            from tasks.trainer.tuning.model import build_tuned
 
             return Replicated(self.run, self.batches.vocab_size, self.ranks, build_tuned(self.spec))
         layout = self.spec.layout

@@ -103,7 +103,7 @@ def _describe(
         with part.file(marks.FILE) as file:
             file.write(withheld.read_bytes())
     if config.lora and config.lora.merge:
-        from tasks.trainer.tuning.build import merged_bytes
+        from tasks.trainer.tuning.model import merged_bytes
 
         with part.file(MERGED) as file:
             file.write(merged_bytes(spec))

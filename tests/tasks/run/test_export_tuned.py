@@ -23,8 +23,8 @@ from tasks.stages.finetune.config import ExamplesConfig
 from tasks.trainer.interchange import huggingface
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.spec import tuning_spec
-from tasks.trainer.tuning.build import build_tuned
 from tasks.trainer.tuning.config import FinetuneConfig
+from tasks.trainer.tuning.model import build_tuned
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
 from tests.taken_down import take_down
