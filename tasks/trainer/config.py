@@ -120,7 +120,7 @@ class TuningSpec(Config):
     """Fine-tuning as a rank needs it, beside the settings of the loop."""
 
     loss: Literal["sft", "dpo"]
-    """`sft`: cross-entropy of the tokens to learn; `dpo`: see `tasks.trainer.tuning.preference`."""
+    """`sft`: cross-entropy of the tokens to learn; `dpo`: see `tasks.trainer.tuning.model`."""
     beta: float = Field(default=0.1, gt=0)
     """Of `dpo`: how strongly the model is held to the reference."""
     lora: LoraConfig | None = None

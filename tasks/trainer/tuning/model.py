@@ -1,19 +1,106 @@
 """The model of a fine-tuning: the base's weights, with what the method adds to them.
 
 Reads the `model.safetensors` of the base.
+
+Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
+
+For a pair of texts with one prompt, -log sigmoid(beta ((log p(chosen) - log r(chosen)) - (log p(rejected) - log
+r(rejected)))), where p is the model that is trained, r the frozen reference that it began as, and log p(text) the sum
+over the tokens to learn.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL, is_whole, name_of, verify
-from tasks.trainer.config import TrainSpec
+from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.model.initial import load_initial
+from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
-from tasks.trainer.tuning.lora import attach, merged_weights
-from tasks.trainer.tuning.preference import PreferenceTransformer
+from tasks.trainer.tuning.lora import adapters, attach, freeze, merged_weights
+
+
+class PreferenceTransformer(Transformer):
+    """A model that learns from pairs: documents 0 and 1 of a sequence are chosen and rejected, 2 and 3, and so on.
+
+    The reference is the model itself without its adapters or, where it has none, a frozen copy of its weights.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, beta: float) -> None:
+        super().__init__(config, vocab_size)
+        self.beta = beta
+        self.reference: Transformer | None = None
+
+    def keep_reference(self) -> None:
+        """Takes the present weights as the reference, where there are no adapters to leave out."""
+        if not adapters(self):
+            reference = Transformer(self.config, self.vocab_size)
+            reference.load_state_dict(self.state_dict())
+            freeze(reference)
+            self.reference = reference
+
+    def loss(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss summed over the pairs of the sequences, in nats, float32 scalar; arguments as for `hidden`.
+
+        The logits of all positions with a label are in memory at once.
+        """
+        ours = log_likelihoods(self, x, documents, labels)
+        with torch.no_grad(), self._without_adapters():
+            theirs = log_likelihoods(self.reference or self, x, documents, labels)
+        ratio = ours - theirs
+        margin = self.beta * (ratio[:, 0::2] - ratio[:, 1::2])
+        return -(F.logsigmoid(margin) * _pairs(documents, labels)).sum()
+
+    def counted(self, documents: Tensor, labels: Tensor) -> Tensor:
+        """Returns the number of pairs, which the loss is a mean over."""
+        return _pairs(documents, labels).sum()
+
+    @contextmanager
+    def _without_adapters(self) -> Iterator[None]:
+        found = adapters(self)
+        for adapter in found:
+            adapter.active = False
+        try:
+            yield
+        finally:
+            for adapter in found:
+                adapter.active = True
+
+
+def log_likelihoods(model: Transformer, tokens: Tensor, documents: Tensor, labels: Tensor) -> Tensor:
+    """Returns the summed log-likelihood in nats of the labels of each document, float32 [batch, documents].
+
+    Args:
+        model: predicts the tokens.
+        tokens: int64 [batch, positions].
+        documents: int64 [batch, positions], 0-based numbers.
+        labels: int64 [batch, positions].
+    """
+    learned = labels != IGNORED
+    rows = model.hidden(tokens, documents)[learned]
+    logits = F.linear(rows, model.head_weight.to(rows.dtype)).float()
+    found = torch.log_softmax(logits, dim=-1).gather(1, labels[learned][:, None])[:, 0]
+    each = torch.zeros(labels.shape, device=labels.device).masked_scatter(learned, found)
+    return _per_document(each, documents)
+
+
+def _pairs(documents: Tensor, labels: Tensor) -> Tensor:
+    """Returns 1 for each pair of which both texts have a label, else 0; float32 [batch, pairs]."""
+    learned = (_per_document((labels != IGNORED).float(), documents) > 0).float()
+    return learned[:, 0::2] * learned[:, 1::2]
+
+
+def _per_document(values: Tensor, documents: Tensor) -> Tensor:
+    """Returns the sums of float32 [batch, positions] by document, with an even number of documents."""
+    count = (int(documents.max()) // 2 + 1) * 2
+    return torch.zeros(len(values), count, device=values.device).scatter_add(1, documents, values)
 
 
 def build_tuned(spec: TrainSpec) -> Transformer:

@@ -9,7 +9,7 @@ from tasks.trainer.config import LoraConfig, ModelConfig
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.tuning.lora import adapters, attach
-from tasks.trainer.tuning.preference import PreferenceTransformer
+from tasks.trainer.tuning.model import PreferenceTransformer
 
 MODEL = ModelConfig(layers=2, dim=16, heads=2, kv_heads=1)
 BETA = 0.4
