@@ -22,7 +22,6 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import REASON, Withheld
-from tasks.trainer.faults import ROLLBACK, SLOW_RANK, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import (
     PASSED_OVER,
@@ -34,7 +33,7 @@ from tasks.trainer.integrity.guard import (
     rollback_target,
 )
 from tasks.trainer.integrity.pace import Pace
-from tasks.trainer.logs import Logs
+from tasks.trainer.logs import ROLLBACK, SLOW_RANK, Faults, Logs
 from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate

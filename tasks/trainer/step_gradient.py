@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tasks.trainer.data.batches import Batch, StepData
 from tasks.trainer.data.withheld import Withheld, described, guilty, slices_with_losses, spoilt_shards
-from tasks.trainer.faults import POISON, Faults
 from tasks.trainer.integrity.corruption import Gradient, Integrity
 from tasks.trainer.integrity.guard import Guard
+from tasks.trainer.logs import POISON, Faults
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 

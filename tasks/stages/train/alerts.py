@@ -6,7 +6,7 @@
     data_wait  steps wait for their data a tenth of the time
     slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
 
-and what the processes of the run report (`tasks.trainer.faults`):
+and what the processes of the run report (`tasks.trainer.logs`):
 
     poison     documents have spoilt a step and are blank from then on
     rollback   the run went back to a checkpoint and passes over some steps
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from tasks.trainer.faults import FAULT_KINDS
+from tasks.trainer.logs import FAULT_KINDS
 
 STALL_S = 60.0
 STALL_STEPS = 10.0
@@ -100,7 +100,7 @@ class Watch:
             yield from self._slow(step, "MFU" if "mfu" in values else "tokens per second")
 
     def fault(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
-        """Takes what has been reported (`tasks.trainer.faults`); yields the alert, once per episode of a kind."""
+        """Takes what has been reported (`tasks.trainer.logs`); yields the alert, once per episode of a kind."""
         self._last_fault[kind] = step
         yield from self._raised(kind, step, what, do)
 

@@ -37,10 +37,9 @@ from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
-from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics
 from tasks.trainer.model.initial import changed_settings
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.planning.measured import speed_metrics

@@ -22,8 +22,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.copies import Copier, CopyLocation
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import Location, Milestones, Scratch, publish_milestones
-from tasks.trainer.faults import Faults
-from tasks.trainer.logs import METRICS, proven_steps
+from tasks.trainer.logs import METRICS, Faults, proven_steps
 from tasks.trainer.place import CheckpointLocations
 
 log = logging.getLogger("sluice.train")

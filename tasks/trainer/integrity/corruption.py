@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from tasks.core.errors import TransientError
-from tasks.trainer.faults import CORRUPTION, Faults
+from tasks.trainer.logs import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.self_test import failed_self_test, gathered, minority, named
 

@@ -20,11 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import PREEMPTION, Faults
 from tasks.trainer.launch import preemption
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import end_with_parent
-from tasks.trainer.logs import METRICS, last_step
+from tasks.trainer.logs import METRICS, PREEMPTION, Faults, last_step
 from tasks.trainer.place import preemption_here
 
 MAX_RESTARTS = 5

@@ -16,10 +16,9 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import InputError, StoreError, TransientError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import FAULTS
 from tasks.trainer.launch import failure
 from tasks.trainer.launch.launcher import LOG, PARENT_PIPE, explain, train_local, training_command
-from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics
 from tasks.trainer.loop import Trainer
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec

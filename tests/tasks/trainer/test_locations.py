@@ -22,8 +22,7 @@ from tasks.trainer.checkpoints import checkpoint, copies
 from tasks.trainer.checkpoints import recovery as recovery_module
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.faults import FAULTS
-from tasks.trainer.logs import METRICS, read_metrics
+from tasks.trainer.logs import FAULTS, METRICS, read_metrics
 from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, Copies, CopyFolder
 from tests.corpora import Made
 from tests.tasks.trainer.gangs import contents

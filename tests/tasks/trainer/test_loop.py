@@ -11,9 +11,8 @@ import torch
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
-from tasks.trainer.logs import DETERMINISTIC, METRICS, SKIPPED, MetricsTail, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, MetricsTail, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made

@@ -10,9 +10,8 @@ from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.data.withheld import REPEATED, Slice, guilty, spoilt_shards
-from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import WINDOW
-from tasks.trainer.logs import METRICS, read_metrics
+from tasks.trainer.logs import FAULTS, METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.place import Layout
 from tests.corpora import Made, corpus, tokens_in

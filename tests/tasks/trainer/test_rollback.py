@@ -12,9 +12,8 @@ from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.faults import FAULTS
 from tasks.trainer.integrity.guard import MAX_ROLLBACKS, ROLL_BACK_AFTER, drop_after, rollback_target
-from tasks.trainer.logs import METRICS, SKIPPED, read_metrics
+from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import damage, ranks_of
