@@ -10,6 +10,12 @@ Faults of a run: poisoned documents, rolled-back steps, corrupt or slow ranks, c
 
 Each is a line of `faults.jsonl` in the run's folder, {kind, step, what, do}, and of the log. A fault that a restart
 meets again when it repeats a step is one line. Several processes append: rank 0, the agent, and the stage.
+
+Starts of a run's ranks, `starts.jsonl`: one line for each, also those after a crash.
+
+A line has step (the first that is trained), at (UTC), host, ranks, device, peak_flops (dense bf16 FLOP/s of one
+device; null where it is not known), flops_per_token (at the sequence length), tokens_per_step, parameters (of the
+model) and layout (what of it is no default; null where every rank has the whole model).
 """
 
 import json
@@ -170,3 +176,17 @@ class Faults:
         self._known.add((kind, step, what))
         with self._path.open("a") as file:
             file.write(json.dumps({"kind": kind, "step": step, "what": what, "do": do}) + "\n")
+
+
+STARTS = "starts.jsonl"
+
+
+def write_start(folder: Path, line: dict[str, Any]) -> None:
+    """Appends a line to the file in a run's folder."""
+    with (folder / STARTS).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_starts(folder: Path) -> list[dict[str, Any]]:
+    """Returns the lines of the file in a run's folder, oldest first; [] where there is none."""
+    return read_metrics(folder / STARTS)

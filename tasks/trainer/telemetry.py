@@ -14,12 +14,12 @@ import torch
 
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.flops import flops_per_token
+from tasks.trainer.logs import write_start
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
-from tasks.trainer.starts import write_start
 
 SAMPLE_S = 5.0
 """Seconds between two readings of the GPU's counters: they are means over a part of a second, and not of the step."""

@@ -24,8 +24,7 @@ from tasks.stages.train import report
 from tasks.stages.train.alerts import RECENT, Alert, Watch
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, proven_steps, read_metrics
-from tasks.trainer.starts import read_starts
+from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, proven_steps, read_metrics, read_starts
 
 log = logging.getLogger("sluice.train")
 alerts_log = logging.getLogger("sluice.alerts")

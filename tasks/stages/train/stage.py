@@ -39,12 +39,11 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics
+from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
 from tasks.trainer.model.initial import changed_settings
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.spec import epochs, make_spec
-from tasks.trainer.starts import read_starts
 
 log = logging.getLogger("sluice.train")
 

@@ -8,12 +8,12 @@ import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.flops import flops_per_token
+from tasks.trainer.logs import read_starts
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import build
 from tasks.trainer.nvml import Nvml
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
-from tasks.trainer.starts import read_starts
 from tasks.trainer.telemetry import GIB, Telemetry
 
 RUN = TrainConfig(model=ModelConfig(layers=2, dim=32), batch_size=8)
