@@ -7,6 +7,10 @@ Reads `documents` (kept/) and, where the recipe names one, the file of a tokeniz
 Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
 settings give the same bytes of `tokenizer.json` on any number of workers: the sample is drawn by a hash of the
 document's id, ordered by that hash, and merges are trained in one thread.
+
+Fertility: tokens per word and bytes per token, by language and by source.
+
+Words are those of `tasks.formats.documents.text.words`; in languages that write no space between them the bytes say more.
 """
 
 import heapq
@@ -14,7 +18,7 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,9 +31,9 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.documents.text import hash64
+from tasks.formats.documents.text import hash64, words
 from tasks.formats.tokens.labels import label
-from tasks.stages.tokens import fertility, token_import
+from tasks.stages.tokens import token_import
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.encoder import Reference
 
@@ -66,7 +70,7 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         )
     fit = _fertility(tokenizer, sample)
     with output.part(TOKENIZER, conserved=False) as part:
-        for name, content in ((TOKENIZER_CONFIG, {"eos_token": config.end_of_text}), (fertility.FERTILITY, fit)):
+        for name, content in ((TOKENIZER_CONFIG, {"eos_token": config.end_of_text}), (FERTILITY, fit)):
             with part.file(name) as file:
                 file.write(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         with part.file(TOKENIZER) as file:
@@ -75,7 +79,7 @@ def run(config: TokenizerConfig, inputs: Inputs, output: Output, engine: Engine)
         part.metric("sample_documents", len(sample))
         part.metric("bytes_per_token", fit["all"]["bytes_per_token"])
         part.metric("tokens_per_word", fit["all"]["tokens_per_word"])
-        for name, value in fertility.reported(fit).items():
+        for name, value in fertility_metrics(fit).items():
             part.metric(name, value)
     return _report(output)
 
@@ -210,15 +214,72 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def _fertility(tokenizer: Tokenizer, sample: list[Drawn]) -> dict[str, Any]:
-    counts = fertility.Counts()
+    counts = Counts()
     for first in range(0, len(sample), 256):
         rows = sample[first : first + 256]
         encodings = tokenizer.encode_batch_fast([one.text for one in rows], add_special_tokens=False)
         for one, encoding in zip(rows, encodings, strict=True):
             counts.add(one.language, one.source, one.text, len(encoding.ids), len(one.text.encode()))
-    return fertility.table([counts.sums])
+    return fertility_table([counts.sums])
 
 
 def _one_thread() -> None:
     # Parts already use all cores, and the order in which threads count pairs varies.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+FERTILITY = "fertility.json"
+"""File with the content of `table`."""
+ALL, KINDS = "all", ("language", "source")
+FERTILITY_FOLDER = "fertility"
+"""Folder with the sums of each part."""
+
+
+class Counts:
+    """Sums of documents, tokens, words and UTF-8 bytes, for all documents and by language and source."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        """By `all`, `language/<name>` and `source/<name>`."""
+
+    def add(self, language: str, source: str, text: str, tokens: int, n_bytes: int) -> None:
+        """Adds one document of `tokens` tokens."""
+        amounts = [1, tokens, len(words(text)), n_bytes]
+        for key in (ALL, f"language/{language}", f"source/{source}"):
+            self.sums[key] = list(map(sum, zip(self.sums[key], amounts, strict=True)))
+
+
+def fertility_table(parts: Iterable[Mapping[str, list[int]]]) -> dict[str, Any]:
+    """Returns {"all": row, "language": {name: row}, "source": {name: row}} from the sums of the parts.
+
+    A row is {documents, tokens, tokens_per_word, bytes_per_token}.
+    """
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for part in parts:
+        for key, amounts in part.items():
+            sums[key] = list(map(sum, zip(sums[key], amounts, strict=True)))
+    found: dict[str, Any] = {ALL: _fertility_row(sums.pop(ALL, [0, 0, 0, 0])), **{kind: {} for kind in KINDS}}
+    for key, amounts in sorted(sums.items()):
+        kind, _, name = key.partition("/")
+        found[kind][name] = _fertility_row(amounts)
+    return found
+
+
+def fertility_metrics(table: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the metrics of a table: `tokens_per_word/language/en`, and so on."""
+    return {
+        f"{measure}/{kind}/{name}": row[measure]
+        for kind in KINDS
+        for name, row in table[kind].items()
+        for measure in ("tokens_per_word", "bytes_per_token")
+    }
+
+
+def _fertility_row(sums: list[int]) -> dict[str, float]:
+    documents, tokens, n_words, n_bytes = sums
+    return {
+        "documents": documents,
+        "tokens": tokens,
+        "tokens_per_word": round(tokens / max(n_words, 1), 4),
+        "bytes_per_token": round(n_bytes / max(tokens, 1), 4),
+    }

@@ -33,11 +33,22 @@ from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.stages.tokens import fertility, token_import
-from tasks.stages.tokens.bpe import KEPT, TOKENIZER, digest, eos_of, id_hash, load
+from tasks.stages.tokens import token_import
+from tasks.stages.tokens.bpe import (
+    FERTILITY,
+    FERTILITY_FOLDER,
+    KEPT,
+    TOKENIZER,
+    Counts,
+    digest,
+    eos_of,
+    fertility_metrics,
+    fertility_table,
+    id_hash,
+    load,
+)
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
-from tasks.stages.tokens.fertility import Counts
 from tasks.stages.tokens.token_import import TokenSource
 
 
@@ -161,7 +172,7 @@ def run(config: EncodeConfig, inputs: Inputs, output: Output, engine: Engine) ->
         if not totals.get(f"tokens/{source}/{HELDOUT}"):
             log.warning('the source "%s" has no held-out document: its bits per byte cannot be measured', source)
     note = f"{totals['tokens']:,.0f} tokens, {totals['bytes'] / totals['tokens']:.2f} bytes per token"
-    return Report(metrics=dict(sorted((totals | fertility.reported(table)).items())), note=note)
+    return Report(metrics=dict(sorted((totals | fertility_metrics(table)).items())), note=note)
 
 
 def external(config: EncodeConfig) -> dict[str, list[str]]:
@@ -184,9 +195,9 @@ def _imports(config: EncodeConfig, first: int) -> list[PartSpec]:
 def _fertility(output: Output, parts: list[str]) -> dict[str, Any]:
     """Adds up the sums of the parts and writes them as a table, once."""
     folder = ArtifactFolder(output.store, output.address, output.address.path)
-    table = fertility.table(json.loads(folder.read(f"{fertility.FOLDER}/{name}.json")) for name in parts)
+    table = fertility_table(json.loads(folder.read(f"{FERTILITY_FOLDER}/{name}.json")) for name in parts)
     if _SUMMARY not in output.committed:
-        with output.part(_SUMMARY, conserved=False) as part, part.file(fertility.FERTILITY) as file:
+        with output.part(_SUMMARY, conserved=False) as part, part.file(FERTILITY) as file:
             file.write(json.dumps(table, indent=2, sort_keys=True).encode() + b"\n")
     return table
 
@@ -241,7 +252,7 @@ def _import_part(job: _Job, part: Part, index: int, given: TokenSource) -> None:
         split = HELDOUT if heldout_draw(document.uid.hex()) < below else TRAIN
         writer.add(Row(document.uid, document.url, tokens, n_bytes, labels), given.source, split)
     writer.close()
-    with part.file(f"{fertility.FOLDER}/{part.name}.json") as file:
+    with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
         file.write(json.dumps(Counts().sums, sort_keys=True).encode())
 
 
@@ -260,7 +271,7 @@ def _encode_part(job: _Job, part: Part, index: int, path: str) -> None:
                 counts.add(label(language, "language"), source, text, len(row.tokens) - 1, row.n_bytes)
         first += batch.num_rows
     writer.close()
-    with part.file(f"{fertility.FOLDER}/{part.name}.json") as file:
+    with part.file(f"{FERTILITY_FOLDER}/{part.name}.json") as file:
         file.write(json.dumps(counts.sums, sort_keys=True).encode())
 
 

@@ -13,8 +13,8 @@ from tasks.formats.tokens.label_columns import spelt
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, TokenFormat, write_shard
 from tasks.formats.tokens.shard_set import ShardSet
+from tasks.stages.tokens.bpe import FERTILITY
 from tasks.stages.tokens.config import EncodeConfig
-from tasks.stages.tokens.fertility import FERTILITY
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 
 
