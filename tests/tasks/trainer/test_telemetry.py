@@ -11,10 +11,9 @@ from tasks.trainer.flops import flops_per_token
 from tasks.trainer.logs import read_starts
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import build
-from tasks.trainer.nvml import Nvml
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
-from tasks.trainer.telemetry import GIB, Telemetry
+from tasks.trainer.telemetry import GIB, Nvml, Telemetry
 
 RUN = TrainConfig(model=ModelConfig(layers=2, dim=32), batch_size=8)
 
