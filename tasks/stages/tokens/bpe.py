@@ -1,16 +1,13 @@
 """Stage tokenizer: kept documents -> a byte-level BPE tokenizer, trained or imported, and its fertility.
 
 Reads `documents` (kept/) and, where the recipe names one, the file of a tokenizer (see `token_import`); writes
-`tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token) and `fertility.json` (see
-`fertility`; of the sample).
+`tokenizer.json` (Hugging Face format), `tokenizer_config.json` (the end-of-text token) and `fertility.json`: tokens per
+word and bytes per token of the sample, by language and by source. Words are those of
+`tasks.formats.documents.text.words`; in languages that write no space between them the bytes say more.
 
 Byte-level: every text can be encoded and decoded without loss, and there is no "unknown" token. The same documents and
 settings give the same bytes of `tokenizer.json` on any number of workers: the sample is drawn by a hash of the
 document's id, ordered by that hash, and merges are trained in one thread.
-
-Fertility: tokens per word and bytes per token, by language and by source.
-
-Words are those of `tasks.formats.documents.text.words`; in languages that write no space between them the bytes say more.
 """
 
 import heapq
@@ -43,8 +40,20 @@ VERSION = 2
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 KEPT = "kept/"
+
 # Bytes that one document contributes to the sample at most, so that a single long book does not dominate it.
 _MOST_BYTES_OF_ONE = 200_000
+
+_Ranked = tuple[int, str, str, int]
+"""Hash, id, source and UTF-8 bytes of a document."""
+
+FERTILITY = "fertility.json"
+"""File with the content of `fertility_table`."""
+
+ALL, KINDS = "all", ("language", "source")
+
+FERTILITY_FOLDER = "fertility"
+"""Folder with the sums of each part."""
 
 
 def external(config: TokenizerConfig) -> dict[str, list[str]]:
@@ -145,10 +154,6 @@ def draw(documents: Artifact, engine: Engine, config: TokenizerConfig) -> list[D
     return sorted(sample)
 
 
-_Ranked = tuple[int, str, str, int]
-"""Hash, id, source and UTF-8 bytes of a document."""
-
-
 def _pool(config: TokenizerConfig, source: str) -> str:
     return source if config.weights else ""
 
@@ -226,13 +231,6 @@ def _fertility(tokenizer: Tokenizer, sample: list[Drawn]) -> dict[str, Any]:
 def _one_thread() -> None:
     # Parts already use all cores, and the order in which threads count pairs varies.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-FERTILITY = "fertility.json"
-"""File with the content of `table`."""
-ALL, KINDS = "all", ("language", "source")
-FERTILITY_FOLDER = "fertility"
-"""Folder with the sums of each part."""
 
 
 class Counts:

@@ -3,7 +3,7 @@
 Reads `documents` (kept/), `tokenizer` and the token files of the recipe; writes
 `shards/<source>-<split>-<part>-<piece>.arrow` (see `shard`), `checksums/<shard>.npy` (of its blocks, see `checksums`),
 `index/` and `keys/` (the place of each document, see `index` and `key_index`), `fertility/<part>.json` and
-`fertility.json` (see `fertility`; of each part the documents of the lowest hash, up to 1/64 of its bytes or 128 KiB).
+`fertility.json` (see `bpe`; of each part the documents of the lowest hash, up to 1/64 of its bytes or 128 KiB).
 
 The end-of-text token is appended to every document, so that plans refer to stored tokens only and the model sees where
 texts end. It counts in n_tokens and not in n_bytes.
@@ -50,6 +50,19 @@ from tasks.stages.tokens.bpe import (
 from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.token_import import TokenSource
+
+log = logging.getLogger("sluice.tokens")
+
+VERSION = 3
+_SUMMARY = "summary"  # sorts after the parts
+_BATCH = 512
+_READ = ["id", "url", "source", "text", "language"]
+
+_CHECKED_EVERY, _CHECKED_LEAST = 1000, 4
+"""One document in so many, and so many of each part, are encoded by the reference too."""
+
+_MEASURED_SHARE, _MEASURED_LEAST = 64, 1 << 17
+"""Divisor of a part's bytes, and bytes, up to which documents are measured for the fertility."""
 
 
 @dataclass(frozen=True)
@@ -120,18 +133,6 @@ class ShardWriter:
         self._part.metric(f"tokens/{'/'.join(key)}", self._sizes[key])
         self._pieces[key] += 1
         self._sizes[key] = 0
-
-
-VERSION = 3
-_SUMMARY = "summary"  # sorts after the parts
-_BATCH = 512
-_READ = ["id", "url", "source", "text", "language"]
-_CHECKED_EVERY, _CHECKED_LEAST = 1000, 4
-"""One document in so many, and so many of each part, are encoded by the reference too."""
-_MEASURED_SHARE, _MEASURED_LEAST = 64, 1 << 17
-"""Divisor of a part's bytes, and bytes, up to which documents are measured for the fertility."""
-
-log = logging.getLogger("sluice.tokens")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ log = logging.getLogger("sluice.tokens")
 _RENEWED_AFTER = 256 << 20
 """Characters after which gigatoken is set up anew: it keeps every word that it has seen, 13 bytes of memory for a byte
 of text that has no word twice."""
+
 _MOST_CHECKED = 20_000
 """Characters of one text that are compared."""
 

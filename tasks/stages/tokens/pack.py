@@ -36,6 +36,19 @@ from tasks.formats.tokens.shard_set import ShardSet
 from tasks.formats.tokens.withheld import Rows, withheld_rows
 from tasks.stages.tokens.config import PackConfig
 
+VERSION = 3
+SUMMARY_PART = "summary.json"  # no source has a dot in its name
+_PART_TOKENS = 2**28
+
+_COUNTS = (
+    "sequences",
+    "tokens",
+    "documents",
+    "split_documents",
+    "dropped_tokens",
+    "padding_tokens",
+)
+
 
 class Documents(NamedTuple):
     """Documents to pack, in order, as columns of shape (documents,); the fields are those of SLICE, as int64."""
@@ -119,18 +132,7 @@ def _slices(
     return slices
 
 
-VERSION = 3
-SUMMARY_PART = "summary.json"  # no source has a dot in its name
 METHODS = {"concat": concat, "best_fit": best_fit}
-_PART_TOKENS = 2**28
-_COUNTS = (
-    "sequences",
-    "tokens",
-    "documents",
-    "split_documents",
-    "dropped_tokens",
-    "padding_tokens",
-)
 
 
 class _Job(NamedTuple):
