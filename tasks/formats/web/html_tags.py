@@ -1,18 +1,12 @@
-"""Search for tags by the first letters of their names, with NumPy at 20 million tags a second.
+"""Tags of a page's source, found with NumPy at 20 million tags a second: names, open elements, weight of formatting.
 
-Reads the source of a page, in UTF-8 or any encoding in which ASCII is ASCII. Three letters distinguish most names, so
-names are given by prefix; other names with the same prefix match as well.
+Reads the source of a page, in UTF-8 or any encoding in which ASCII is ASCII, before it is parsed. Imported only for
+pages long enough to have many tags: loading NumPy takes longer than a hundred small pages.
 
-Maximum number of open elements of a page, computed with NumPy at 20 million tags a second.
-
-Reads the source of a page. Imported only for pages long enough to have many tags: loading NumPy takes longer than a
-hundred small pages. Tag names are compared as 64-bit numbers, so an element with a name of more than eight letters
-(`blockquote`, `figcaption`) counts as nested and as never closed; the result is exact otherwise.
-
-How heavy the formatting elements of a page are: what a parser copies each time that it opens one of them again.
-
-Reads the source of a page; imported when one is long enough, because NumPy takes longer to load than a hundred small
-pages take. The weight of an element is 1, and 1 more for every four attributes.
+`Names` compares the first three letters of a name, which distinguish most names; other names with the same prefix match
+as well. `TagNames` compares names as 64-bit numbers, so an element with a name of more than eight letters
+(`blockquote`, `figcaption`) counts as nested and as never closed; the result is exact otherwise. The weight of an
+element is 1, and 1 more for every four attributes: what a parser copies each time that it opens it again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,6 +22,23 @@ Standard, section 13.2.4.3). No other HTML element has one of these prefixes."""
 # A tag that starts this close to the end has at most a name.
 _TAIL = 4
 _BEHIND_NAME = b"\t\n\f\r />"
+
+_LETTERS = 8
+_FIRST_LETTER = ord("a")
+# Letters in lower case, digits as they are, 0 for everything at which a name ends.
+_NAME_BYTE = np.array([ord(chr(code).lower()) * (code < 128 and chr(code).isalnum()) for code in range(256)], np.uint8)
+_LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+# No letter has this bit. It distinguishes a longer name from the name that is its first eight letters.
+_LONG = np.uint64(1 << 63)
+# The golden ratio in 64 bits: its product's upper bits are well mixed (Knuth, TAOCP 3, section 6.4).
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
+
+_KINDS = {begin: number for number, begin in enumerate(FORMATTING, 1)}
+# `nobr` is like `a`: of each one may be left open.
+_LINKS = (_KINDS[b"a"], _KINDS[b"nob"])
+# Letters of the names, by kind: a, b, i, s, u, tt, em, big, code, font, nobr, small, and strong or strike.
+_NAME_LENGTHS = np.array((0, 1, 1, 1, 1, 1, 2, 2, 3, 4, 4, 4, 5, 6))
+_PER_WEIGHT = 4
 
 
 class Tags(NamedTuple):
@@ -81,17 +92,6 @@ class Names:
         kinds = kinds.take(named)
         known = self._thirds[kinds, np.frombuffer(source, np.uint8).take(tags.at.take(named) + 2)]
         return named[known], kinds[known]
-
-
-_LETTERS = 8
-_FIRST_LETTER = ord("a")
-# Letters in lower case, digits as they are, 0 for everything at which a name ends.
-_NAME_BYTE = np.array([ord(chr(code).lower()) * (code < 128 and chr(code).isalnum()) for code in range(256)], np.uint8)
-_LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-# No letter has this bit. It distinguishes a longer name from the name that is its first eight letters.
-_LONG = np.uint64(1 << 63)
-# The golden ratio in 64 bits: its product's upper bits are well mixed (Knuth, TAOCP 3, section 6.4).
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Open(NamedTuple):
@@ -217,13 +217,7 @@ def _grouped(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
     return order
 
 
-_KINDS = {begin: number for number, begin in enumerate(FORMATTING, 1)}
 _FORMATTING_NAMES = Names(_KINDS)
-# `nobr` is like `a`: of each one may be left open.
-_LINKS = (_KINDS[b"a"], _KINDS[b"nob"])
-# Letters of the names, by kind: a, b, i, s, u, tt, em, big, code, font, nobr, small, and strong or strike.
-_LETTERS = np.array((0, 1, 1, 1, 1, 1, 2, 2, 3, 4, 4, 4, 5, 6))
-_PER_WEIGHT = 4
 
 
 class Formats(NamedTuple):
@@ -254,7 +248,7 @@ def formats_in(source: bytes, tags: Tags, most: int) -> Formats:
     starts = ~tags.ends[named]
     named, kinds = named[starts], kinds[starts]
     links = (kinds == _LINKS[0]) | (kinds == _LINKS[1])
-    behind = tags.at[named] + _LETTERS[kinds]
+    behind = tags.at[named] + _NAME_LENGTHS[kinds]
     octets = np.frombuffer(source, np.uint8)
     unequal = behind[~links & (octets.take(behind, mode="clip") != ord(">"))]
     nexts = np.append(tags.at, len(source)).take(named[links] + 1)

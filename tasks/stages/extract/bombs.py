@@ -63,7 +63,7 @@ def refuse_bombs(source: bytes) -> None:
 
 def _refuse_many(source: bytes) -> None:
     """Rejects pages with too many tags; checks upper bounds first, the cheapest first, which nearly all pages meet."""
-    from tasks.formats.web.html_tags import all_tags, formats_in
+    from tasks.formats.web.html_tags import TagNames, all_tags, formats_in
 
     tags = all_tags(source)
     # One link left open doubles a page at most; only its attributes count.
@@ -76,8 +76,6 @@ def _refuse_many(source: bytes) -> None:
     ):
         return
     if len(tags.at) <= _MOST_COUNTED:
-        from tasks.formats.web.html_tags import TagNames
-
         found = TagNames(source)
         at_once = found.most_open(_FLAT, _FORMATTING)
         repeats = _repeats(at_once.formatting, at_once.starts, formats.heaviest)

@@ -1,1 +1,0 @@
-"""Vectorised scans of HTML source, run before a page is parsed."""

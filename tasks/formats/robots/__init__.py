@@ -1,1 +1,0 @@
-"""Parsers of robots.txt, robots tags and tdmrep.json."""
