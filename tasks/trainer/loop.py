@@ -22,7 +22,7 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.data.batches import Loader, open_data
 from tasks.trainer.data.withheld import REASON, Withheld
-from tasks.trainer.integrity.corruption import Gradient, Integrity
+from tasks.trainer.integrity.corruption import Gradient, Integrity, processor
 from tasks.trainer.integrity.guard import (
     PASSED_OVER,
     ROLL_BACK_AFTER,
@@ -40,7 +40,6 @@ from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.place import Layout
-from tasks.trainer.self_test import processor
 from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 

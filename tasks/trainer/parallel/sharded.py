@@ -32,7 +32,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.integrity.corruption import RankCopies
+from tasks.trainer.integrity.corruption import BITS, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.shape import Shape
@@ -44,7 +44,6 @@ from tasks.trainer.parallel.mesh import Mesh
 from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
-from tasks.trainer.self_test import BITS, hash_of
 
 log = logging.getLogger(__name__)
 

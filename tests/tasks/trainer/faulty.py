@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from tasks.trainer import self_test
 from tasks.trainer.config import TrainSpec
+from tasks.trainer.integrity import corruption
 from tasks.trainer.launch import failure
 from tasks.trainer.loop import Trainer
 from tasks.trainer.model.transformer import Transformer
@@ -185,7 +185,7 @@ def _rank(spec: TrainSpec, rank: int, shared: dict[str, str], faults: dict[str, 
     torch.set_num_threads(1)
     try:
         if faults.pop("self_test", None) == rank:
-            self_test.self_test = lambda device: 7
+            corruption.self_test = lambda device: 7
         with Ranks.from_environment() as ranks:
             trainer = Trainer(spec, ranks)
             for name, given in faults.items():

@@ -11,12 +11,11 @@ from tasks.core.errors import TransientError
 from tasks.formats.tokens import marks
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.integrity import pace
-from tasks.trainer.integrity.corruption import FAR, SOME, Integrity
+from tasks.trainer.integrity.corruption import FAR, SOME, Integrity, hash_of, minority, self_test
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
-from tasks.trainer.self_test import hash_of, minority, self_test
 from tests.corpora import Made
 from tests.tasks.trainer.faulty import ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
