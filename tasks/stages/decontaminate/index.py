@@ -123,7 +123,7 @@ _BEGINNING = 160
 _BITS = 24
 
 
-def build(config: DecontaminateConfig, items: Iterable[Item]) -> tuple[pa.Table, pa.Table]:
+def build_index(config: DecontaminateConfig, items: Iterable[Item]) -> tuple[pa.Table, pa.Table]:
     """Returns the tables ITEMS and NGRAMS; memory is about 12 bytes per n-gram, and the table of items."""
     rows: list[tuple[str, str, int, int, str]] = []
     hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
@@ -144,7 +144,7 @@ def build(config: DecontaminateConfig, items: Iterable[Item]) -> tuple[pa.Table,
     return table, pa.table([every[order], owners[order]], schema=NGRAMS)
 
 
-def write(part: Part, items: pa.Table, found: pa.Table) -> None:
+def write_index(part: Part, items: pa.Table, found: pa.Table) -> None:
     """Writes both tables."""
     for path, table in ((ITEMS_FILE, items), (NGRAMS_FILE, found)):
         with part.file(path, rows=table.num_rows) as file:
@@ -173,7 +173,7 @@ class NgramIndex:
 
     @classmethod
     def of(cls, ngram: int, items: pa.Table, found: pa.Table) -> "NgramIndex":
-        """Returns the index of the tables that `build` returns; `ngram` is the setting."""
+        """Returns the index of the tables that `build_index` returns; `ngram` is the setting."""
         hashes, first = np.unique(found.column("hash").to_numpy(), return_index=True)
         sizes, words = items.column("ngrams").to_numpy(), items.column("words").to_numpy()
         seen = np.zeros(1 << _BITS, np.bool_)

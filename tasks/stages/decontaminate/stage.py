@@ -33,11 +33,10 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.core.store import Store
 from tasks.formats.documents.document import parts_of
-from tasks.stages.decontaminate import index as evaluation_index
-from tasks.stages.decontaminate import judge
 from tasks.stages.decontaminate.config import DecontaminateConfig
-from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, files_of, read_items
+from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
 from tasks.stages.decontaminate.judge import judge_part, looked_for
+from tasks.stages.decontaminate.report import PAGE, _metrics, _note, as_csv, collect, write_report
 from tasks.stages.decontaminate.scan import COUNTS, fewest, scan_part
 
 VERSION = 1
@@ -61,9 +60,9 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
     names = parts_of(extracted)
     store, folder = output.store, output.address.path
     if "index" not in output.committed:
-        found = evaluation_index.build(config, (item for one in config.sets for item in read_items(one)))
+        found = build_index(config, (item for one in config.sets for item in read_items(one)))
         with output.part("index", conserved=False) as part:
-            evaluation_index.write(part, *found)
+            write_index(part, *found)
     work = partial(_scan, config.ngram, config.common, store, folder, extracted.folder)
     output.map_parts(engine, work, [PartSpec(f"scan-{name}", name) for name in names], conserved=False)
     if "common" not in output.committed:
@@ -72,13 +71,13 @@ def run(config: DecontaminateConfig, inputs: Inputs, output: Output, engine: Eng
     output.map_parts(engine, work, [PartSpec(name, name) for name in names])
     index = NgramIndex.read(config.ngram, store, folder)
     items = parquet.read(store.local(f"{folder}/{ITEMS_FILE}"))
-    result = judge.collect(items, looked_for(index, _common(store, folder, index)), store, folder, names)
+    result = collect(items, looked_for(index, _common(store, folder, index)), store, folder, names)
     if "report" not in output.committed:
         with output.part("report", conserved=False) as part:
-            judge.write(part, config, items, result)
-    output.log_file("report.html", store.read(f"{folder}/{judge.PAGE}"))
-    output.log_file("matches.csv", judge.as_csv(result.largest))
-    return Report(metrics=judge.metrics(result), note=judge.note(result))
+            write_report(part, config, items, result)
+    output.log_file("report.html", store.read(f"{folder}/{PAGE}"))
+    output.log_file("matches.csv", as_csv(result.largest))
+    return Report(metrics=_metrics(result), note=_note(result))
 
 
 def _scan(ngram: int, common: int, store: Store, folder: str, extracted: ArtifactFolder, part: Part, name: str) -> None:
