@@ -30,8 +30,7 @@ from tasks.core.store import Store, open_outside
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
 from tasks.formats.tokens.origin import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
-from tasks.run.lineage import artifact_of_version
-from tasks.run.previous_version import Found, previous_inputs
+from tasks.run.lineage import Found, artifact_of_version, previous_inputs
 from tasks.run.recipe import Recipe
 from tasks.trainer.checkpoints.fence import first_attempt
 
