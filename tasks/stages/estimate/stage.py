@@ -20,7 +20,7 @@ from tasks.trainer.place import layout_here, ranks_here
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.measured import Measured
-from tasks.trainer.planning.text import number, plan_text
+from tasks.trainer.planning.tables import number, plan_text
 
 log = logging.getLogger("sluice.estimate")
 
