@@ -17,26 +17,40 @@ No document is dropped or changed: that is up to consolidate.
     judge    per part, on workers     shares and spans
 
 Memory of this process: some 30 bytes per n-gram of the sets, and up to 16 x (`common` + 1) for each that occurs.
+
+Report.
 """
 
+import io
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core import parquet
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.engine import Engine
+from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.core.store import Store
-from tasks.formats.documents.document import parts_of
+from tasks.formats.documents.document import (
+    CONTAMINATED,
+    CONTAMINATION,
+    ITEM_MATCH,
+    MATCHES,
+    SETS_FILE,
+    parts_of,
+)
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
 from tasks.stages.decontaminate.judge import judge_part, looked_for
-from tasks.stages.decontaminate.report import PAGE, _metrics, _note, as_csv, collect, write_report
 from tasks.stages.decontaminate.scan import COUNTS, fewest, scan_part
 
 VERSION = 1
@@ -107,3 +121,143 @@ def _common(store: Store, folder: str, index: NgramIndex) -> NDArray[np.bool_]:
     common = np.zeros(len(index.hashes), np.bool_)
     common[parquet.read(store.local(f"{folder}/{COMMON_FILE}")).column("ngram").to_numpy()] = True
     return common
+
+
+PAGE = "report.html"
+SETS = pa.schema(
+    [
+        pa.field("set", pa.string(), nullable=False),
+        pa.field("items", pa.int64(), nullable=False),
+        pa.field("too_short", pa.int64(), nullable=False),  # items with too few words to look for
+        pa.field("common", pa.int64(), nullable=False),  # items all of whose n-grams are common
+        pa.field("found", pa.int64(), nullable=False),  # items of which a document contains an n-gram
+        pa.field("documents", pa.int64(), nullable=False),  # documents that contain an n-gram of an item
+    ]
+)
+MOST_MATCHES = 20_000
+"""Matches in the table that MLflow gets."""
+_SHOWN = 50
+"""Matches of each set on the page."""
+_ORDER = [
+    (name, "descending" if name in ("share", "ngrams") else "ascending")
+    for name in ("share", "ngrams", "set", "item", "id")
+]
+
+
+class Result(NamedTuple):
+    """What was found in all parts.
+
+    Attributes:
+        documents: number of documents looked at.
+        contaminated: of those, how many contain an n-gram of an item.
+        sets: table of SETS, in the order of the recipe.
+        largest: table of ITEM_MATCH: the largest matches, by descending share.
+        by_set: the same of each set, for the page.
+    """
+
+    documents: int
+    contaminated: int
+    sets: pa.Table
+    largest: pa.Table
+    by_set: dict[str, pa.Table]
+
+
+def collect(items: pa.Table, sizes: NDArray[np.int64], store: Store, folder: str, names: Iterable[str]) -> Result:
+    """Adds up the parts; memory is bounded by the items, MOST_MATCHES and one part.
+
+    Args:
+        items: table of `index.ITEMS`.
+        sizes: n-grams of each item that are not common, shape (items,).
+        store: store of the stage's artifact.
+        folder: its folder.
+        names: of the parts.
+    """
+    documents = contaminated = 0
+    found: set[tuple[str, str]] = set()
+    by_document: Counter[str] = Counter()
+    largest, by_set = ITEM_MATCH.empty_table(), dict[str, pa.Table]()
+    for name in names:
+        column = parquet.read(store.local(f"{folder}/{CONTAMINATION}/{name}.parquet")).column(CONTAMINATED)
+        documents, contaminated = documents + len(column), contaminated + len(column) - column.null_count
+        matches = parquet.read(store.local(f"{folder}/{MATCHES}/{name}.parquet"))
+        found.update(zip(matches.column("set").to_pylist(), matches.column("item").to_pylist(), strict=True))
+        by_document.update(matches.group_by(["set", "id"]).aggregate([]).column("set").to_pylist())
+        largest = _largest([largest, matches], MOST_MATCHES)
+        for group in matches.column("set").unique().to_pylist():
+            mine = matches.filter(pc.equal(matches.column("set"), group))
+            by_set[group] = _largest([by_set.get(group, ITEM_MATCH.empty_table()), mine], _SHOWN)
+    items_found = Counter(group for group, _ in found)
+    rows = []
+    of_set = items.column("set").to_numpy(zero_copy_only=False)
+    short = items.column("ngrams").to_numpy() == 0
+    for group in dict.fromkeys(of_set.tolist()):
+        own = of_set == group
+        counts = own.sum(), (own & short).sum(), (own & ~short & (sizes == 0)).sum()
+        rows.append((group, *map(int, counts), items_found[group], by_document[group]))
+    table = pa.Table.from_pylist([dict(zip(SETS.names, row, strict=True)) for row in rows], schema=SETS)
+    return Result(documents, contaminated, table, largest, by_set)
+
+
+def _largest(tables: list[pa.Table], most: int) -> pa.Table:
+    return pa.concat_tables(tables).sort_by(_ORDER).slice(0, most).combine_chunks()
+
+
+def write_report(part: Part, config: DecontaminateConfig, items: pa.Table, result: Result) -> None:
+    """Writes the table and the page."""
+    with part.file(SETS_FILE, rows=result.sets.num_rows) as file:
+        pq.write_table(result.sets, file, compression="zstd", compression_level=3)
+    with part.file(PAGE) as file:
+        file.write(page(config, items, result))
+
+
+def page(config: DecontaminateConfig, items: pa.Table, result: Result) -> bytes:
+    """Returns the page as HTML in UTF-8, without scripts and external resources."""
+    beginnings = _beginnings(items, result.by_set.values())
+    described: dict[str, Any] = {
+        "ngram": config.ngram,
+        "shortest": config.shortest,
+        "common": config.common,
+        "documents": result.documents,
+        "contaminated": result.contaminated,
+        "sets": result.sets.to_pylist(),
+        "matches": [
+            (row["set"], [{**match, "beginning": beginnings[match["set"], match["item"]]} for match in by_row])
+            for row in result.sets.to_pylist()
+            if (by_row := result.by_set[row["set"]].to_pylist() if row["set"] in result.by_set else [])
+        ],
+    }
+    return template(__package__, "report.html").render(described).encode("utf-8", "replace")
+
+
+def _beginnings(items: pa.Table, shown: Iterable[pa.Table]) -> dict[tuple[str, str], str]:
+    """Returns the beginnings of the items that are shown, by set and id; of equal ids that of the first."""
+    wanted = {(row["set"], row["item"]) for table in shown for row in table.select(["set", "item"]).to_pylist()}
+    listed = items.filter(pc.is_in(items.column("id"), pa.array(sorted({item for _, item in wanted}), pa.string())))
+    found: dict[tuple[str, str], str] = {}
+    for row in listed.to_pylist():
+        found.setdefault((row["set"], row["id"]), row["beginning"])
+    return found
+
+
+def as_csv(table: pa.Table) -> bytes:
+    """Returns a table as CSV, which MLflow shows as a table."""
+    file = io.BytesIO()
+    pa_csv.write_csv(table, file)
+    return file.getvalue()
+
+
+def _metrics(result: Result) -> dict[str, float]:
+    """Returns the numbers of the record and of MLflow."""
+    found = {
+        f"{name}/{row['set']}": float(row[name]) for row in result.sets.to_pylist() for name in ("found", "documents")
+    }
+    return {"documents": float(result.documents), "contaminated": float(result.contaminated), **found}
+
+
+def _note(result: Result) -> str:
+    """Returns one line for people."""
+    rows = result.sets.to_pylist()
+    per_set = ", ".join(f"{row['found']:,} of {row['items']:,} items of {row['set']}" for row in rows if row["found"])
+    line = f"{result.contaminated:,} of {result.documents:,} documents contain {per_set or 'no item'}"
+    short = sum(row["too_short"] for row in rows)
+    return f"{line}; {short:,} items are too short to look for" if short else line
