@@ -15,10 +15,9 @@ from tasks.run.recipe import Recipe
 from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import check_fit
-from tasks.trainer.planning.comparison import comparison
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.measured import Measured
-from tasks.trainer.planning.tables import comparison_text, plan_text
+from tasks.trainer.planning.tables import comparison, comparison_text, plan_text
 
 
 def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> dict[str, Any]:

@@ -9,10 +9,9 @@ import json
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.trainer.planning.comparison import comparison
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.measured import Measured
-from tasks.trainer.planning.tables import comparison_text, number
+from tasks.trainer.planning.tables import comparison, comparison_text, number
 
 VERSION = 1
 
