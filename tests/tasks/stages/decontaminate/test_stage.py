@@ -174,7 +174,7 @@ def test_the_place_of_an_item_is_its_longest_run(tmp_path: Path) -> None:
 def test_a_page_with_a_whole_set_lists_the_items_of_the_largest_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.stages.decontaminate.judge.MOST_ITEMS", 3)
+    monkeypatch.setattr("tasks.stages.decontaminate.passes.MOST_ITEMS", 3)
     questions = [" ".join(f"q{number}x{place}" for place in range(20 + number)) for number in range(8)]
     page = " . ".join(question if number > 4 else question[:-6] for number, question in enumerate(questions))
     made = looked_at(tmp_path, sets(tmp_path, [{"query": question} for question in questions]), {"page": page})
