@@ -50,8 +50,7 @@ from tasks.formats.documents.document import (
 )
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
-from tasks.stages.decontaminate.passes import judge_part, looked_for
-from tasks.stages.decontaminate.scan import COUNTS, fewest, scan_part
+from tasks.stages.decontaminate.passes import COUNTS, fewest, judge_part, looked_for, scan_part
 
 VERSION = 1
 

@@ -16,7 +16,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
-from tasks.stages.decontaminate.scan import word_places
+from tasks.stages.decontaminate.passes import word_places
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
