@@ -38,7 +38,7 @@ from tasks.trainer.interchange.huggingface import (
     llama_name,
     small_files,
 )
-from tasks.trainer.model.initial import last_weights
+from tasks.trainer.model.model_file import last_weights
 
 ADAPTER = "adapter"
 """The format of adapters alone."""

@@ -34,7 +34,7 @@ from tasks.trainer.integrity.guard import (
 )
 from tasks.trainer.integrity.pace import Pace
 from tasks.trainer.logs import ROLLBACK, SLOW_RANK, Faults, Logs
-from tasks.trainer.model.initial import load_initial
+from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks

@@ -31,7 +31,7 @@ from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec
 from tasks.trainer.data import heldout
-from tasks.trainer.model.initial import base_weights, initial_weights
+from tasks.trainer.model.model_file import base_weights, initial_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.tuning.config import FinetuneConfig
 

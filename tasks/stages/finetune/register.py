@@ -17,7 +17,7 @@ from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.tokens.origin import origin_refs
 from tasks.stages.finetune.config import COMPARISON, TunedConfig
 from tasks.trainer.interchange.huggingface import WEIGHTS, chat_template, copy_renamed, small_files
-from tasks.trainer.model.initial import last_weights
+from tasks.trainer.model.model_file import last_weights
 
 VERSION = 1
 FOLDER = "model"

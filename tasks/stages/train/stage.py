@@ -1,7 +1,7 @@
 """Stage `train`: shards, plan and mixture -> a trained model with its milestones.
 
 Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.spec`) and, where the
-settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.model.initial`). Writes for every
+settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.model.model_file`). Writes for every
 milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
 steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
@@ -40,7 +40,7 @@ from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
-from tasks.trainer.model.initial import changed_settings
+from tasks.trainer.model.model_file import changed_settings
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.spec import epochs, make_spec

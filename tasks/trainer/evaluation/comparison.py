@@ -51,7 +51,7 @@ from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import decisive, score_task
 from tasks.trainer.inference import Scorer, batches
 from tasks.trainer.model import model_file
-from tasks.trainer.model.initial import last_weights
+from tasks.trainer.model.model_file import last_weights
 
 TOKENIZER = "tokenizer.json"
 _PACKED = "model/"

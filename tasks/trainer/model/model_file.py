@@ -1,19 +1,30 @@
 """`model.json`: the architecture of a checkpoint, and loading a model from it.
 
 Reads `model.json` and `model.safetensors`.
+
+Initial weights of a run: the last ones of an earlier checkpoint.
+
+Reads `model.json` and the last `model.safetensors` of a checkpoint artifact, and the records that lead to its
+tokenizer.
 """
 
 import json
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tasks.core.artifact import Artifact
+from tasks.core.config import changes
+from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
+from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.config import ModelConfig
+from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.model.transformer import Transformer
@@ -63,3 +74,131 @@ def _ours(weights: dict[str, Tensor], model: Transformer) -> dict[str, Tensor]:
     """Returns the weights under our names."""
     names = {llama_name(name): name for name in model.state_dict()}
     return {names.get(name, name): weight for name, weight in weights.items()}
+
+
+log = logging.getLogger(__name__)
+
+_DESCRIPTION = "model.json"
+MERGED = f"merged/{MODEL}"
+"""Weights of a fine-tuned model with its adapters added, where there are any."""
+_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
+"""Settings of a model that no tensor depends on: another value is a continued training, as for a longer context."""
+
+
+def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact) -> InitialSpec:
+    """Returns where the last weights of an earlier run are, if the run of `config` can begin from them.
+
+    Args:
+        config: settings of the new run.
+        tokens: format of the tokens that it reads.
+        checkpoint: artifact of the earlier run.
+
+    Raises:
+        InputError: the checkpoint lacks a file, is of another tokenizer, or of a model whose weights do not fit or mean
+            something else. Other differences are allowed (`changed_settings`).
+    """
+    described, initial = last_weights(checkpoint, "[train] init_from")
+    _check_tokenizer(checkpoint, described["tokenizer_sha256"], tokens.tokenizer_sha256)
+    _check_shape(checkpoint, described["model"], config.model)
+    return initial
+
+
+def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConfig, InitialSpec]:
+    """Returns the shape of the base of a fine-tuning, and where its weights are.
+
+    Raises:
+        InputError: the artifact has no whole model, or one of another tokenizer than that of the examples.
+    """
+    described, initial = last_weights(checkpoint, "[finetune] base")
+    if described["tokenizer_sha256"] != tokenizer_sha256:
+        raise InputError(
+            f"[finetune] base: {checkpoint.address} was trained with the tokenizer "
+            f"{described['tokenizer_sha256'][:16]}, and the examples were made with {tokenizer_sha256[:16]}",
+            "use the tokenizer of the base in [tokenizer], and make the examples again",
+        )
+    return ModelConfig.model_validate(described["model"]), initial
+
+
+def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
+    """Returns the content of `model.json` and where the whole weights are: merged ones, or the last checkpoint's.
+
+    Args:
+        checkpoint: artifact of a training or a fine-tuning.
+        setting: names it, for the error.
+
+    Raises:
+        InputError: it has no model, or adapters alone.
+    """
+    entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
+    last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
+    if not last or _DESCRIPTION not in entries:
+        raise InputError(f"{setting}: {checkpoint.address} has no model", "name the checkpoint of a training")
+    described = json.loads(checkpoint.read(_DESCRIPTION))
+    if described.get("adapters") and last != MERGED:
+        raise InputError(
+            f"{setting}: {checkpoint.address} has adapters without their base",
+            "make it with finetune.lora.merge = true",
+        )
+    return described, InitialSpec(
+        artifact=str(checkpoint.address), file=checkpoint.local(last), sha256=entries[last].sha256
+    )
+
+
+def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
+    """Verifies the weights and calls `load` with their file.
+
+    Raises:
+        InputError: the file is gone, is not what its record says, or has other tensors than the model.
+    """
+    try:
+        if sha256_of_file(initial.file) != initial.sha256:
+            raise ValueError("it does not have the sha256 that its record states")
+        load(Path(initial.file))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"
+        raise InputError(cause, "restore the file, or begin from another checkpoint") from None
+    log.info("the weights are those of %s", initial.artifact)
+
+
+def changed_settings(checkpoint: Artifact, model: ModelConfig) -> str:
+    """Returns which settings of a model differ from those of a checkpoint ("rope_theta 5e5 (was 1e4)"); "" if none."""
+    found = _changes(json.loads(checkpoint.read(_DESCRIPTION))["model"], model)
+    return ", ".join(f"{field} {_shown(ours)} (was {_shown(before)})" for field, before, ours in found)
+
+
+def _changes(described: dict[str, Any], model: ModelConfig) -> list[tuple[str, Any, Any]]:
+    """Returns setting, its value in the checkpoint and in `model`, for each that differs."""
+    # A setting that came after the checkpoint has its default there.
+    theirs = ModelConfig.model_validate(described)
+    found = changes(theirs.model_dump(mode="json"), model.model_dump(mode="json"), "")
+    # The inner width is rounded, so another multiple may be the same model.
+    return [one for one in found if one[0] != "ffn_multiple" or theirs.ffn_dim != model.ffn_dim]
+
+
+def _check_shape(checkpoint: Artifact, described: dict[str, Any], model: ModelConfig) -> None:
+    """Refuses a model with other tensors, or with the same ones in another meaning, such as another number of heads."""
+    different = [one for one in _changes(described, model) if one[0].partition(".")[0] not in _NOT_IN_WEIGHTS]
+    if different:
+        listed = ", ".join(f"{field} is {_shown(ours)} and was {_shown(before)}" for field, before, ours in different)
+        settings = ", ".join(f"{field} = {_shown(before)}" for field, before, _ in different)
+        raise InputError(
+            f"[train] init_from: {checkpoint.address} is another model: {listed}",
+            f"set {settings} in [train.model], or leave out init_from",
+        )
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else json.dumps(value)
+
+
+def _check_tokenizer(checkpoint: Artifact, theirs: str, ours: str) -> None:
+    if theirs == ours:
+        return
+    found = tokenizer_of(checkpoint)
+    path = found.store.url(f"{found.path}/tokenizer.json") if found else ""
+    remedy = f'set [tokenizer] file = "{path}"' if path else "import its tokenizer.json with [tokenizer] file"
+    raise InputError(
+        f"[train] init_from: {checkpoint.address} was trained with the tokenizer {theirs[:16]}, and the tokens of this "
+        f"run were made with {ours[:16]}: the same weights would stand for other tokens",
+        f"{remedy} and make the tokens again, or leave out init_from",
+    )

@@ -21,8 +21,8 @@ from torch import Tensor
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL, is_whole, name_of, verify
 from tasks.trainer.config import ModelConfig, TrainSpec
-from tasks.trainer.model.initial import load_initial
 from tasks.trainer.model.loss import IGNORED
+from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.lora import adapters, attach, freeze, merged_weights
 

@@ -19,7 +19,7 @@ from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.model import model_file
-from tasks.trainer.model.initial import changed_settings
+from tasks.trainer.model.model_file import changed_settings
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.spec import make_spec
 from tests.conftest import run_stage_in
