@@ -17,7 +17,7 @@ from typing import Any
 from tasks.core.artifact import Artifact, ArtifactId, Record
 from tasks.core.ledger import newest
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.tracking import describe, notes
+from tasks.run.tracking import describe
 from tasks.run.tracking.message import Message
 
 log = logging.getLogger("sluice.tracking")
@@ -129,11 +129,11 @@ def deliver(message: Message, artifact: Artifact | None) -> None:
 def _describe(client: Any, message: Message, record: Record | None) -> None:
     experiment, _, run_id = message.run_id.partition("/")
     if record:
-        notes.on_run(client, run_id, describe.stage(message.about, record))
-        notes.on_experiment(client, experiment, message.context.description, record)
+        describe.on_run(client, run_id, describe.stage(message.about, record))
+        describe.on_experiment(client, experiment, message.context.description, record)
     if parent := _parent_of(client, run_id):
         outcome = describe.outcome(record) if record else f"{message.status.lower()}: {message.error}"
-        notes.on_dag_run(client, parent, message.context.parent_key, message.name, outcome[:_TEXT])
+        describe.on_dag_run(client, parent, message.context.parent_key, message.name, outcome[:_TEXT])
 
 
 def _client(uri: str) -> Any:
@@ -153,7 +153,7 @@ def open_run(message: Message) -> Any:
         return client
     context = message.context
     experiment = _experiment(client, context.experiment)
-    notes.on_experiment(client, experiment, context.description)
+    describe.on_experiment(client, experiment, context.description)
     tags = {**context.tags, "sluice.run_key": message.key, "sluice.stage": message.name}
     if context.parent_key:
         tags["mlflow.parentRunId"] = _find_or_create(
@@ -162,7 +162,7 @@ def open_run(message: Message) -> Any:
     message.run_id = (
         f"{experiment}/{_find_or_create(client, experiment, 'sluice.run_key', message.key, message.name, tags)}"
     )
-    notes.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
+    describe.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
     return client
 
 
