@@ -12,10 +12,9 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu_kernels import documents_of, synchronise
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.flops import attended_length, flops_per_token
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel
-from tasks.trainer.model.shape import Shape, Size
+from tasks.trainer.model.shape import Shape, Size, attended_length, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
 from tasks.trainer.place import Layout

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.flops import flops_per_token
 from tasks.trainer.logs import write_start
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import Shape, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
@@ -67,7 +66,7 @@ class Telemetry:
         """Returns the values of a step that took `seconds`.
 
         Returns:
-            mfu: see `tasks.trainer.flops`, at the sequence length and with padding; left out where no peak is known.
+            mfu: see `tasks.trainer.model.shape`, at the sequence length and with padding; left out where no peak is known.
             memory_gib: most that this rank has had so far: allocated by torch on a GPU, resident on a CPU.
             gpu/...: counters of NVML (`Nvml.counters`), every `SAMPLE_S` seconds, where there is a GPU.
         """

@@ -21,8 +21,7 @@ from tasks.core.terminal import duration
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.alerts import percentiles
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.flops import attended_length, flops_per_token
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import Shape, attended_length, flops_per_token
 from tasks.trainer.spec import epochs
 
 Lines = Sequence[Mapping[str, Any]]

@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.flops import flops_per_token
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import Shape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, check_fit, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig

@@ -16,7 +16,7 @@ class Measured:
     Args:
         step_seconds: of all steps whose clock is known, together.
         timed_steps: the number of these.
-        flops_per_step: model FLOPs of a step, over all ranks (`tasks.trainer.flops`).
+        flops_per_step: model FLOPs of a step, over all ranks (`tasks.trainer.model.shape`).
         ranks: ranks that it ended with.
         memory_gib: most that rank 0 has had.
         peak_flops: dense bf16 FLOP/s of one device; 0 where it is not known.

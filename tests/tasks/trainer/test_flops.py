@@ -6,8 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.flops import attended_length, flops_per_token
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import Shape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.planning.config import peak_flops
 

@@ -11,8 +11,8 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.core.errors import InputError
-from tasks.trainer.flops import flops_per_token
 from tasks.trainer.interchange.huggingface import shape_of
+from tasks.trainer.model.shape import flops_per_token
 
 LENGTH = 256
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False, "max_position_embeddings": 4096}

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.flops import flops_per_token
 from tasks.trainer.logs import read_starts
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import Shape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
