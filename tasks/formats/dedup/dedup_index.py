@@ -5,20 +5,18 @@ this one or an earlier index. Parts are immutable; what leaves the index leaves 
 has
 
     rows/<part>.bin         one record per document (dtype ROW): the order of preference, and where its text is
-    texts/<part>.bin        sorted runs (`tasks.formats.dedup.sorted_runs`) of TEXT, BAND and CAPTURE, whose `row_id` is the
-    bands/<part>.bin        row in `rows`: the hash of the text, the keys of its bands, the page of a capture
+    texts/<part>.bin        sorted runs (`sorted_runs`) of TEXT, BAND and CAPTURE, whose `row_id` is the row in `rows`:
+    bands/<part>.bin        the hash of the text, the keys of its bands, the page of a capture
     captures/<part>.bin
     names/<part>.parquet    id and URL of the documents, in the order of the rows
     copies/<part>.parquet   documents that passed all filters and went as duplicates of one in the index (schema COPIES)
     ids/<part>.bin          a sorted run of ENTRY: the ids of documents, copies and the keepers of these
 
-Documents of an index have row ids, too (`tasks.formats.dedup.document_ids`): the number of the part is its position in the list.
-An id is in the index once, as a document or as a copy.
+Documents of an index have row ids, too (`document_ids`): the number of the part is its position in the list. An id is
+in the index once, as a document or as a copy.
 
-Documents that come back: those that went as duplicates of a document that is no longer in the dedup index.
-
-Reads the copies of an index (`tasks.formats.dedup.dedup_index`). Each part of the index with such documents gives one part of
-the next version's `extracted`, `returned-<number>`.
+Copies of a document that has left the index come back: each part of the index with such copies gives one part of the
+next version's `extracted`, `returned-<number>`.
 """
 
 import json
@@ -86,6 +84,8 @@ IDS = "ids"
 _DTYPES = {**RUNS, IDS: ENTRY}
 
 _SIGNATURE = ("permutations", "bands", "rows", "shingle", "seed")
+
+_RETURNED = "returned-"
 
 
 class IndexPart(Config):
@@ -274,17 +274,14 @@ def _extracted(root: str, address: str, content: str) -> ArtifactFolder:
     return found.folder
 
 
-_PREFIX = "returned-"
-
-
 def returned_part_name(number: int) -> str:
     """Returns the name of the part with the documents that come back from one part of the index."""
-    return f"{_PREFIX}{number:05d}"
+    return f"{_RETURNED}{number:05d}"
 
 
 def is_returned(name: str) -> bool:
     """Returns whether a part of documents is one of documents that have come back."""
-    return name.startswith(_PREFIX)
+    return name.startswith(_RETURNED)
 
 
 def id_array(values: Sequence[str]) -> pa.Array:

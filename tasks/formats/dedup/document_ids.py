@@ -1,8 +1,7 @@
-"""Row ids: a document as one integer, the number of its part in name order times 2**32 plus its row in the part.
+"""Documents as integers: a row id of 64 bits, or the two halves of an id. Pure functions over arrays.
 
-Pure functions over arrays. Unlike a row number in the whole corpus it needs no counts of other parts.
-
-Document ids as two 64-bit integers each, in the order of their hex digits. Pure functions over arrays.
+A row id is the number of the document's part in name order times 2**32 plus its row in the part. Unlike a row number in
+the whole corpus it needs no counts of other parts. Halves are in the order of an id's hex digits.
 """
 
 import numpy as np
@@ -10,6 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
+
+HALVES = np.dtype((">u8", 2))
+"""An id in a packed record: 16 bytes."""
 
 
 def row_ids_of(part: int, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -30,10 +32,6 @@ def part_of(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
 def row_of(row_ids: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Returns the rows in their parts."""
     return (row_ids & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
-HALVES = np.dtype((">u8", 2))
-"""An id in a packed record: 16 bytes."""
 
 
 def pack(ids: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:

@@ -1,17 +1,14 @@
-"""Duplicate resolution: which documents of a cluster of duplicates are kept.
+"""Duplicates: the rule that says which documents of a cluster are kept, and the audit of what was found.
 
-Pure functions over arrays. `dedup` applies the rule to all documents, `consolidate` again to those that pass the other
-rules: there a duplicate replaces a preferred document that was itself dropped.
+The rule, pure functions over arrays: in order of preference, a document is dropped when its text equals that of a kept
+document, or when a *verified* pair links the two texts; otherwise it is kept. So links are not transitive (A ~ B ~ C
+does not make C a duplicate of A), and of two texts with a verified link at most one is kept. `dedup` applies it to all
+documents, `consolidate` again to those that pass the other rules: there a duplicate replaces a preferred document that
+was itself dropped.
 
-The rule: in order of preference, a document is dropped when its text equals that of a kept document, or when a
-*verified* pair links the two texts; otherwise it is kept. So links are not transitive (A ~ B ~ C does not make C a
-duplicate of A), and of two texts with a verified link at most one is kept.
-
-The audit of duplicates: `audit.json` of an artifact `duplicates`.
-
-Sizes of clusters, the largest ones, pairs of texts on both sides of the threshold, and shares of duplicates by source
-and domain. Documents are named by their ids, without text and address: a reader that shows texts applies takedowns and
-masks personal data. Its size is bounded, however many documents there are.
+The audit is `audit.json` of an artifact `duplicates`: sizes of clusters, the largest ones, pairs of texts on both sides
+of the threshold, and shares of duplicates by source and domain. Its size does not grow with the documents. These are
+named by their ids, without text and address: a reader that shows texts applies takedowns and masks personal data.
 """
 
 from dataclasses import dataclass
@@ -19,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+
+AUDIT_FILE = "audit.json"
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,6 @@ def _neighbours(pairs: NDArray[np.int64], jaccard: NDArray[np.float32]) -> dict[
         linked.setdefault(left, []).append((right, share))
         linked.setdefault(right, []).append((left, share))
     return linked
-
-
-AUDIT_FILE = "audit.json"
 
 
 class _Frozen(BaseModel):

@@ -1,34 +1,24 @@
-"""The document: one text with its provenance, as a row of a Parquet file; and what gave none.
+"""Documents as rows of Parquet files, and the tables that stand beside them, part by part.
 
-Tables of layouts and pages, beside the documents of a part.
+Reads and writes, in artifacts of the stages that make them:
 
-`layout/<part>.parquet` has a row per document with a layout, sorted by id; `pages/<part>.parquet` a row per page of
-every file that was opened, sorted by URL, source and page. Documents themselves stay as they are without paged files.
-
-Contamination: which documents contain text of evaluation items.
-
-The files of an artifact `contamination`, row by row and part by part beside the documents that were looked at:
-
-    contamination/<part>.parquet  one row per document, in their order: the struct ITEM_FOUND, null where nothing was found
-    matches/<part>.parquet        one row per document and item found in it (ITEM_MATCH)
+    documents/<part>.parquet      one row per document: its text and where it comes from (DOCUMENT)
+    rejected/<part>.parquet       one row per row of the input that gave none (REJECTED)
+    layout/<part>.parquet         one row per document with a layout, sorted by id (LAYOUT)
+    pages/<part>.parquet          one row per page of every paged file that was opened, sorted by URL, source and page
+    contamination/<part>.parquet  one row per document, in their order: ITEM_FOUND, null where nothing was found
+    matches/<part>.parquet        one row per document and evaluation item found in it (ITEM_MATCH)
     sets.parquet                  one row per evaluation set: its name as `set`, and counts
+    paragraphs/<part>.parquet     one row per document, in their order: REPEATS_FOUND, null where nothing is repeated
+    repeats/<part>.parquet        one row per document and repeated paragraph in it (REPEAT)
+    boilerplate.parquet           the most repeated paragraphs of the corpus
 
-Shares are of an item's n-grams: the distinct ones, without those that are common in the corpus.
-
-Repeated paragraphs: which parts of a document stand in other documents, too.
-
-The files of an artifact `paragraphs`, row by row and part by part beside the documents that were looked at:
-
-    paragraphs/<part>.parquet  one row per document, in their order: the struct REPEATS_FOUND, null where nothing is repeated
-    repeats/<part>.parquet     one row per document and repeated paragraph in it (REPEAT)
-    boilerplate.parquet        the most repeated paragraphs of the corpus
-
-A paragraph is a line of text with a word in it, without the white space around it. Places are code points of the
+Shares of evaluation items are of their n-grams: the distinct ones, without those that are common in the corpus. A
+paragraph is a line of text with a word in it, without the white space around it. Places are code points of the
 document's text, end exclusive.
 
-What is held out of learning: drawn by a hash, the same in every version, in pretraining and in fine-tuning.
-
-Of the same keys a larger share holds out all that a smaller one does.
+What is held out of learning is drawn by a hash, the same in every version, in pretraining and in fine-tuning. Of the
+same keys a larger share holds out all that a smaller one does.
 """
 
 import hashlib
@@ -77,6 +67,95 @@ REJECTED = pa.schema(
 
 _IDS = b"ids"
 
+LAYOUT = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field(
+            "layout",
+            pa.list_(
+                pa.struct(
+                    [
+                        *(pa.field(name, pa.int32(), nullable=False) for name in ("start", "end")),
+                        pa.field("kind", pa.string(), nullable=False),
+                        pa.field("page", pa.int32(), nullable=False),
+                        *(pa.field(name, pa.float32(), nullable=False) for name in ("x0", "y0", "x1", "y1")),
+                    ]
+                )
+            ),
+            nullable=False,
+        ),
+    ]
+)
+"""Where the blocks of a paged file stand in the text of its document; see `layout`."""
+
+PAGES = pa.schema(
+    [
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("page", pa.int32(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+        pa.field("needs_ocr", pa.bool_(), nullable=False),
+    ]
+)
+"""How much a page needs OCR (0 to 1), and whether it was left out for it."""
+
+CONTAMINATION = "contamination"
+"""Kind of the artifact, its role as an input, and the folder with one row per document."""
+MATCHES = "matches"
+SETS_FILE = "sets.parquet"
+CONTAMINATED = "contaminated"
+"""The reason of a document that goes, and the name of the column ITEM_FOUND."""
+
+_ITEM = [
+    pa.field("set", pa.string(), nullable=False),  # name of the evaluation set
+    pa.field("item", pa.string(), nullable=False),  # id of the item in it
+    pa.field("share", pa.float32(), nullable=False),  # share of the item's n-grams that the document contains
+    pa.field("ngrams", pa.int32(), nullable=False),  # their number
+    # The longest run of words in the document that are in the item: characters of its text, whole words, and words.
+    pa.field("begin", pa.int32(), nullable=False),
+    pa.field("end", pa.int32(), nullable=False),
+    pa.field("words", pa.int32(), nullable=False),
+]
+ITEM_FOUND = pa.struct([*_ITEM, pa.field("items", pa.int32(), nullable=False)])
+"""Of one document the item with the largest share, and the number of all items found in it."""
+
+ITEM_MATCH = pa.schema(
+    [
+        *_ITEM[:2],
+        pa.field("id", pa.string(), nullable=False),  # of the document
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        *_ITEM[2:],
+    ]
+)
+
+PARAGRAPHS = "paragraphs"
+"""Kind of the artifact, its role as an input, and the folder with one row per document."""
+REPEATS = "repeats"
+REPEATED = "repeated_paragraphs"
+"""The reason of a document that goes, and the name of the column REPEATS_FOUND."""
+
+_SPAN = pa.struct([pa.field("begin", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
+REPEATS_FOUND = pa.struct(
+    [
+        pa.field("share", pa.float32(), nullable=False),  # of the characters of all its paragraphs
+        pa.field("words_left", pa.int32(), nullable=False),  # words of its other paragraphs
+        pa.field("spans", pa.list_(_SPAN), nullable=False),  # of the repeated paragraphs, in the order of the text
+    ]
+)
+"""Of one document its repeated paragraphs."""
+
+REPEAT = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),  # of the document
+        pa.field("begin", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),  # in which the paragraph occurs
+        pa.field("domains", pa.int64(), nullable=False),  # registered domains of these documents
+    ]
+)
+
+_HASHES = 2**64
 
 def parts_of(extracted: Artifact) -> list[str]:
     """Returns the names of the parts of an artifact of documents; raises InputError where there is none."""
@@ -122,36 +201,6 @@ def _misfit(where: str) -> InputError:
     )
 
 
-LAYOUT = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field(
-            "layout",
-            pa.list_(
-                pa.struct(
-                    [
-                        *(pa.field(name, pa.int32(), nullable=False) for name in ("start", "end")),
-                        pa.field("kind", pa.string(), nullable=False),
-                        pa.field("page", pa.int32(), nullable=False),
-                        *(pa.field(name, pa.float32(), nullable=False) for name in ("x0", "y0", "x1", "y1")),
-                    ]
-                )
-            ),
-            nullable=False,
-        ),
-    ]
-)
-PAGES = pa.schema(
-    [
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("page", pa.int32(), nullable=False),
-        pa.field("score", pa.float32(), nullable=False),
-        pa.field("needs_ocr", pa.bool_(), nullable=False),
-    ]
-)
-
-
 def layout_row(document: str, pieces: Sequence[Piece]) -> dict[str, Any]:
     """Returns the row of `LAYOUT` of the document with that id."""
     names = ("x0", "y0", "x1", "y1")
@@ -170,79 +219,20 @@ def layout_row(document: str, pieces: Sequence[Piece]) -> dict[str, Any]:
     }
 
 
-CONTAMINATION = "contamination"
-"""Kind of the artifact, its role as an input, and the folder with one row per document."""
-MATCHES = "matches"
-SETS_FILE = "sets.parquet"
-CONTAMINATED = "contaminated"
-"""The reason of a document that goes, and the name of the column ITEM_FOUND."""
-
-_ITEM = [
-    pa.field("set", pa.string(), nullable=False),  # name of the evaluation set
-    pa.field("item", pa.string(), nullable=False),  # id of the item in it
-    pa.field("share", pa.float32(), nullable=False),  # share of the item's n-grams that the document contains
-    pa.field("ngrams", pa.int32(), nullable=False),  # their number
-    # The longest run of words in the document that are in the item: characters of its text, whole words, and words.
-    pa.field("begin", pa.int32(), nullable=False),
-    pa.field("end", pa.int32(), nullable=False),
-    pa.field("words", pa.int32(), nullable=False),
-]
-ITEM_FOUND = pa.struct([*_ITEM, pa.field("items", pa.int32(), nullable=False)])
-"""Of one document the item with the largest share, and the number of all items found in it."""
-
-ITEM_MATCH = pa.schema(
-    [
-        *_ITEM[:2],
-        pa.field("id", pa.string(), nullable=False),  # of the document
-        pa.field("url", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        *_ITEM[2:],
-    ]
-)
-
-
 def found_in(contamination: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
     """Reads the column ITEM_FOUND of one part; raises InputError where it is not of the documents with these ids."""
-    table = contamination.table(f"{CONTAMINATION}/{part}.parquet")
-    same_mark(mark_of(ids), table, f"{contamination.address}, {part}")
-    return table.column(CONTAMINATED)
-
-
-PARAGRAPHS = "paragraphs"
-"""Kind of the artifact, its role as an input, and the folder with one row per document."""
-REPEATS = "repeats"
-REPEATED = "repeated_paragraphs"
-"""The reason of a document that goes, and the name of the column REPEATS_FOUND."""
-
-_SPAN = pa.struct([pa.field("begin", pa.int32(), nullable=False), pa.field("end", pa.int32(), nullable=False)])
-REPEATS_FOUND = pa.struct(
-    [
-        pa.field("share", pa.float32(), nullable=False),  # of the characters of all its paragraphs
-        pa.field("words_left", pa.int32(), nullable=False),  # words of its other paragraphs
-        pa.field("spans", pa.list_(_SPAN), nullable=False),  # of the repeated paragraphs, in the order of the text
-    ]
-)
-"""Of one document its repeated paragraphs."""
-
-REPEAT = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),  # of the document
-        pa.field("begin", pa.int32(), nullable=False),
-        pa.field("end", pa.int32(), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),  # in which the paragraph occurs
-        pa.field("domains", pa.int64(), nullable=False),  # registered domains of these documents
-    ]
-)
+    return _beside(contamination, CONTAMINATION, part, ids).column(CONTAMINATED)
 
 
 def repeated_in(paragraphs: ArtifactFolder, part: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
     """Reads the column REPEATS_FOUND of one part; raises InputError where it is not of the documents with these ids."""
-    table = paragraphs.table(f"{PARAGRAPHS}/{part}.parquet")
-    same_mark(mark_of(ids), table, f"{paragraphs.address}, {part}")
-    return table.column(REPEATED)
+    return _beside(paragraphs, PARAGRAPHS, part, ids).column(REPEATED)
 
 
-_RANGE = 2**64
+def _beside(artifact: ArtifactFolder, folder: str, part: str, ids: pa.ChunkedArray) -> pa.Table:
+    table = artifact.table(f"{folder}/{part}.parquet")
+    same_mark(mark_of(ids), table, f"{artifact.address}, {part}")
+    return table
 
 
 def heldout_draw(key: str) -> int:
@@ -252,4 +242,4 @@ def heldout_draw(key: str) -> int:
 
 def is_heldout(key: str, share: float) -> bool:
     """Returns whether a key is among the share that is held out."""
-    return heldout_draw(key) < round(share * _RANGE)
+    return heldout_draw(key) < round(share * _HASHES)

@@ -40,8 +40,8 @@ SCHEMA = pa.schema(
 )
 """line: 1-based, in the file of the part. id: of the row, "" where it has none, or of the chunk. lengths: tokens of
 each text, with its end-of-text. tokens: of all texts. learned: whether a token gives a gradient; one per token.
-document, url, source, pages, boxes: of the chunk (`tasks.formats.documents.chunks`), null for a row of a file; the last two also
-for a document without pages."""
+document, url, source, pages, boxes: of the chunk (`chunks`), null for a row of a file; the last two also for a document
+without pages."""
 _TOKENS = ("lengths", "tokens", "learned")
 ROWS = 1024
 """Rows of a record batch."""
