@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.formats.mix import mix
+from tasks.formats.documents.text import mix
 
 VERSION = 1
 """Part of a model: raised when the same text would be split differently."""

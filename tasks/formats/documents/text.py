@@ -7,6 +7,8 @@ Trade-off: words come from one regular expression, not from a language model. Th
 than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
 
 The process that extracts pages imports this for `clean` alone, so everything else is created on first use.
+
+A bijection of 64-bit integers in which every input bit reaches every output bit. Pure functions over arrays.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ import xxhash
 
 from tasks.formats.invisible import SUSPECT, SUSPECT_BEYOND, ignored, without
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -252,10 +257,18 @@ def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[
         each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), spread evenly as those
         of `shingles`; runs of different widths have different hashes.
     """
-    from tasks.formats.mix import mix
 
     total, length = rolled(hashes, 1), 1
     for width in widths:
         while length < min(width, len(hashes)):
             total, length = extended(total[:-1], hashes[length:]), length + 1
         yield width, mix(total[: max(0, len(hashes) - width + 1)] + hashes.dtype.type(width))
+
+
+def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Applies the finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection; shape and dtype stay."""
+    import numpy as np
+
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.formats.mix import mix
+from tasks.formats.documents.text import mix
 
 _ROUNDS = 8
 _U64 = np.uint64

@@ -34,8 +34,7 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BANDS, TEXTS
 from tasks.formats.dedup.document_ids import part_of, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.documents.text import normalise
-from tasks.formats.mix import mix
+from tasks.formats.documents.text import mix, normalise
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.audit import write_around
 from tasks.stages.dedup.signatures import batches, shingle

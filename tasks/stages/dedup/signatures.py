@@ -36,8 +36,7 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.document import mark_of, same_mark
-from tasks.formats.documents.text import digest128, normalise
-from tasks.formats.mix import mix
+from tasks.formats.documents.text import digest128, mix, normalise
 from tasks.stages.dedup import preference
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.preference import capture_records

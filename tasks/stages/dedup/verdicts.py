@@ -39,7 +39,7 @@ from tasks.formats.dedup.dedup_index import NAMES
 from tasks.formats.dedup.document_ids import range_of, row_ids_of, row_of, unpack
 from tasks.formats.dedup.duplicates import choose
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.mix import mix
+from tasks.formats.documents.text import mix
 from tasks.stages.dedup import audit, preference
 from tasks.stages.dedup.workspace import (
     EDGE,

@@ -20,8 +20,8 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import RUNS, DedupIndex
 from tasks.formats.dedup.document_ids import HALVES, range_of
 from tasks.formats.dedup.sorted_runs import Buckets
+from tasks.formats.documents.text import mix
 from tasks.formats.documents.tombstones import NOTHING, Tombstones
-from tasks.formats.mix import mix
 from tasks.stages.dedup.config import DedupConfig
 
 PARTS_FILE = "parts.json"

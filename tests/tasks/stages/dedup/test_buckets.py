@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
 from tasks.formats.dedup.dedup_index import BAND, TEXT
-from tasks.formats.mix import mix
+from tasks.formats.documents.text import mix
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.pairs import distinct, equal_links, pairs, shared_texts
 from tasks.stages.dedup.preference import order, preferences
