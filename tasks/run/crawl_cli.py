@@ -19,7 +19,7 @@ _ROWS = 20
 _KEPT = 2
 
 
-def add_commands(command: Command) -> None:
+def add_crawl_commands(command: Command) -> None:
     """Adds the commands; `command` makes one of its name, its help and what it runs."""
     far = command("status", "how far a crawl cycle is: partitions, queues, rates and back-offs", _status)
     far.add_argument("--hosts", type=int, default=_HOSTS, help=f"hosts shown at most; default: {_HOSTS}")

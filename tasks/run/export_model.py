@@ -111,7 +111,7 @@ def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
 
 
 GGUF = "gguf"
-FORMATS = ("model", GGUF, ADAPTER)
+MODEL_FORMATS = ("model", GGUF, ADAPTER)
 """`model`: the folder alone; `gguf`: with `model.gguf` in it, too; `adapter`: of a fine-tuning, in PEFT's layout."""
 
 
@@ -122,7 +122,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
         store: store of the artifacts.
         recipe: name of the recipe.
         version: version of the checkpoint, or of the fine-tuned model.
-        kind: one of FORMATS.
+        kind: one of MODEL_FORMATS.
         out: path of the folder to make.
         tuned: the fine-tuned model of the version instead of the trained one; always so with adapters.
 

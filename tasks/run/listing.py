@@ -16,24 +16,24 @@ SLUICE = "sluice"
 
 def listing() -> Iterator[str]:
     """Yields a line for each annotator, filter and parser."""
-    yield _line("name", "is", "comes from")
+    yield _listed("name", "is", "comes from")
     for name in catalogue.known():
         try:
             module, package = extensions.module_of(extensions.FILTERS, "filter", name, catalogue.CATALOGUE)
             roles = ["annotator"] if catalogue.defined_in(module, Annotator) else []
             roles += ["filter"] if catalogue.defined_in(module, Filter) else []
-            yield _line(name, " and ".join(roles) or "nothing", package or SLUICE)
+            yield _listed(name, " and ".join(roles) or "nothing", package or SLUICE)
         except Problems as problems:
-            yield _line(name, "not usable", str(problems))
+            yield _listed(name, "not usable", str(problems))
     for name in parsers.known():
         try:
             parser = parsers.parser(name, {})
-            yield _line(
+            yield _listed(
                 name, f"parser of {', '.join(parser.media_types) or 'files'}", parsers.package_of(name) or SLUICE
             )
         except Problems as problems:
-            yield _line(name, "not usable", str(problems))
+            yield _listed(name, "not usable", str(problems))
 
 
-def _line(name: str, kind: str, package: str) -> str:
+def _listed(name: str, kind: str, package: str) -> str:
     return f"{name:20} {kind:30} {package}"

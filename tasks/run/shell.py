@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--parent-key", default="", help="MLflow: the parent run (dag id/run id)")
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
         if name == "takedown":
-            takedown_cli.add_arguments(command)
+            takedown_cli.add_takedown_arguments(command)
         if stage.mapped:
             command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     near.add_argument("--jaccard", type=float, help="least similarity, 0 to 1; default: that of the version's dedup")
     near.add_argument("--most", type=int, default=20, help="copies to show; default: 20")
     near.add_argument("--json", action="store_true", help="print JSON")
-    crawl_cli.add_commands(partial(_asking, commands))
+    crawl_cli.add_crawl_commands(partial(_asking, commands))
     look = _command(commands, "inspect", "what a token shard, a sequence or a step's batch contains", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
     look.add_argument("--json", action="store_true", help="print JSON")
@@ -129,7 +129,7 @@ def _run(options: argparse.Namespace) -> None:
 
     recipe, version = _recipe(options), options.version
     if options.stage == "takedown":
-        version, request = takedown_cli.overrides_of(options)
+        version, request = takedown_cli.takedown_overrides(options)
         recipe = recipe.override(request)
     run = {"version": version, "source_version": options.source_version, "member": options.member}
     if node_of():
@@ -169,7 +169,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     from tasks.run.export import export
-    from tasks.run.export_model import FORMATS as MODELS
+    from tasks.run.export_model import MODEL_FORMATS as MODELS
     from tasks.run.export_model import export_model
     from tasks.run.runner import open_store
 

@@ -10,7 +10,7 @@ from tasks.stages.takedown.config import VERSION_FORMAT, dated
 _FIELDS = ("urls", "domains", "documents", "lift")
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
+def add_takedown_arguments(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a request."""
     for name, field, what in (
         ("url", "urls", "a page"),
@@ -28,23 +28,23 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--date", default="", help="moment of the request, ISO 8601; default: now")
 
 
-def overrides_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def takedown_overrides(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """Returns the version, by default the date of the request, and the overrides of the recipe; raises InputError."""
     try:
         moment = datetime.fromisoformat(options.date) if options.date else datetime.now(UTC)
     except ValueError:
         raise InputError(f'--date "{options.date}" is no date', "write it as 2026-11-21T09:30:00+00:00") from None
-    fields = {f"takedown.{field}": _lines(getattr(options, field)) for field in _FIELDS}
+    fields = {f"takedown.{field}": _listed_lines(getattr(options, field)) for field in _FIELDS}
     words = {"takedown.reason": options.reason, "takedown.requested_by": options.requested_by}
     version = options.version or moment.strftime(VERSION_FORMAT)
     return version, {**fields, **words, "takedown.from_crawl": options.from_crawl, **dated(moment)}
 
 
-def _lines(given: list[str]) -> list[str]:
-    return [line for one in given for line in (_read(one[1:]) if one.startswith("@") else [one])]
+def _listed_lines(given: list[str]) -> list[str]:
+    return [line for one in given for line in (_read_lines(one[1:]) if one.startswith("@") else [one])]
 
 
-def _read(path: str) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().rstrip("\n").split("\n")
