@@ -168,9 +168,8 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from tasks.run.export import export
-    from tasks.run.export_model import MODEL_FORMATS as MODELS
-    from tasks.run.export_model import export_model
+    from tasks.run.export import MODEL_FORMATS as MODELS
+    from tasks.run.export import export, export_model
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)

@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.export_model import export_model, weights_file
+from tasks.run.export import export_model, weights_file
 from tasks.run.model_lineage import filters_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tests.conftest import run_stage_in

@@ -15,7 +15,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
 from tasks.formats.documents.examples import Examples
-from tasks.run.export_model import export_model
+from tasks.run.export import export_model
 from tasks.run.place import Place
 from tasks.run.recipe import find_recipe
 from tasks.run.shell import main

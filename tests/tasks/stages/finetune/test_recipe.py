@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
-from tasks.run.export_model import export_model
+from tasks.run.export import export_model
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import run_stage
 from tasks.run.shell import main
