@@ -1,18 +1,67 @@
-"""Shell: `python -m tasks <stage> --recipe R` runs a stage as the operator does; other commands read artifacts."""
+"""Shell: `python -m tasks <stage> --recipe R` runs a stage as the operator does; other commands read artifacts.
+
+The request of a takedown from the shell: its arguments, and the version and overrides that they stand for.
+"""
 
 import argparse
 import gc
 import json
 import os
 import sys
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.core.errors import SluiceError
+from tasks.core.errors import InputError, SluiceError
 from tasks.core.terminal import handling_broken_pipe
-from tasks.run import crawl_cli, pid1, takedown_cli
+from tasks.run import crawl_cli, pid1
 from tasks.run.catalogue import STAGES
+from tasks.stages.takedown.config import VERSION_FORMAT, dated
+
+_FIELDS = ("urls", "domains", "documents", "lift")
+
+
+def add_takedown_arguments(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of a request."""
+    for name, field, what in (
+        ("url", "urls", "a page"),
+        ("domain", "domains", "a host name, with all names below it"),
+        ("document", "documents", "a document id, 32 hex digits"),
+        ("lift", "lift", "a URL, domain or document id that is no longer taken down"),
+    ):
+        help_text = f"{what}; may be given several times, @FILE reads one per line"
+        command.add_argument(f"--{name}", action="append", default=[], dest=field, metavar=name.upper(), help=help_text)
+    command.add_argument("--reason", default="", help="why, in words; stays on record")
+    command.add_argument("--requested-by", default="", help="who asked for it; stays on record")
+    command.add_argument(
+        "--from-crawl", action="store_true", help="also what the newest crawl cycle lists as withdrawn"
+    )
+    command.add_argument("--date", default="", help="moment of the request, ISO 8601; default: now")
+
+
+def takedown_overrides(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Returns the version, by default the date of the request, and the overrides of the recipe; raises InputError."""
+    try:
+        moment = datetime.fromisoformat(options.date) if options.date else datetime.now(UTC)
+    except ValueError:
+        raise InputError(f'--date "{options.date}" is no date', "write it as 2026-11-21T09:30:00+00:00") from None
+    fields = {f"takedown.{field}": _listed_lines(getattr(options, field)) for field in _FIELDS}
+    words = {"takedown.reason": options.reason, "takedown.requested_by": options.requested_by}
+    version = options.version or moment.strftime(VERSION_FORMAT)
+    return version, {**fields, **words, "takedown.from_crawl": options.from_crawl, **dated(moment)}
+
+
+def _listed_lines(given: list[str]) -> list[str]:
+    return [line for one in given for line in (_read_lines(one[1:]) if one.startswith("@") else [one])]
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--parent-key", default="", help="MLflow: the parent run (dag id/run id)")
         command.add_argument("--dask", action="store_true", help="map parts over the cluster of [place.dask]")
         if name == "takedown":
-            takedown_cli.add_takedown_arguments(command)
+            add_takedown_arguments(command)
         if stage.mapped:
             command.add_argument("--member", required=True, help="which member, such as p0 or arm-0-seed-1")
     trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
@@ -129,7 +178,7 @@ def _run(options: argparse.Namespace) -> None:
 
     recipe, version = _recipe(options), options.version
     if options.stage == "takedown":
-        version, request = takedown_cli.takedown_overrides(options)
+        version, request = takedown_overrides(options)
         recipe = recipe.override(request)
     run = {"version": version, "source_version": options.source_version, "member": options.member}
     if node_of():
