@@ -391,9 +391,9 @@ def _audit(options: argparse.Namespace) -> int:
 
 def _what_if(options: argparse.Namespace) -> None:
     from tasks.core.errors import RecipeError
+    from tasks.run.forecast import compare
     from tasks.run.recipe import find_recipe
     from tasks.run.runner import open_store
-    from tasks.run.what_if_cli import compare
 
     section = "consolidate."
     if foreign := [text for text in options.set if not text.startswith(section)]:

@@ -24,13 +24,13 @@ from tasks.filters.base import Annotator
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
+from tasks.run.forecast import inputs_at
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
 from tasks.run.trace import render, trace
 from tasks.run.tracking import TrackingContext
-from tasks.run.what_if_cli import inputs_at
 from tasks.stages.annotate.measure import measure_part, measured
 from tests.s3_server import S3Server
 from tests.tasks.run.test_changed_limit import STAGES, USE, recipe, run
