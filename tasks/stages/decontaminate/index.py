@@ -28,6 +28,24 @@ from tasks.formats.documents.text import hash_words, ngrams, normalise
 from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 
 _ROWS_AT_ONCE = 256
+ITEMS_FILE, NGRAMS_FILE = "index/items.parquet", "index/ngrams.parquet"
+
+ITEMS = pa.schema(
+    [
+        pa.field("set", pa.string(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("words", pa.int32(), nullable=False),
+        pa.field("ngrams", pa.int32(), nullable=False),  # distinct ones; 0 for an item that is too short
+        pa.field("beginning", pa.string(), nullable=False),  # of its text, for people
+    ]
+)
+
+NGRAMS = pa.schema(
+    [pa.field("hash", pa.uint64(), nullable=False), pa.field("item", pa.int32(), nullable=False)]  # row of ITEMS
+)
+
+_BEGINNING = 160
+_BITS = 24
 
 
 class Item(NamedTuple):
@@ -104,23 +122,6 @@ def _texts(one: EvaluationSet, where: str, field: str, value: Any) -> list[str]:
             f'name other fields of the evaluation set "{one.name}"',
         )
     return texts
-
-
-ITEMS_FILE, NGRAMS_FILE = "index/items.parquet", "index/ngrams.parquet"
-ITEMS = pa.schema(
-    [
-        pa.field("set", pa.string(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("words", pa.int32(), nullable=False),
-        pa.field("ngrams", pa.int32(), nullable=False),  # distinct ones; 0 for an item that is too short
-        pa.field("beginning", pa.string(), nullable=False),  # of its text, for people
-    ]
-)
-NGRAMS = pa.schema(
-    [pa.field("hash", pa.uint64(), nullable=False), pa.field("item", pa.int32(), nullable=False)]  # row of ITEMS
-)
-_BEGINNING = 160
-_BITS = 24
 
 
 def build_index(config: DecontaminateConfig, items: Iterable[Item]) -> tuple[pa.Table, pa.Table]:

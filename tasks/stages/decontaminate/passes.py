@@ -1,17 +1,12 @@
-"""Second pass over a part: which items each document contains, without the n-grams that are common.
+"""The two passes over the parts: where documents contain evaluation n-grams, and which items each document contains.
 
-Reads the hits of the first pass (`scan`) and ids, URLs and sources of the documents, no texts. Writes the two tables
-of `tasks.formats.documents.document`.
-
-The report reads `contamination/` and `matches/` of all parts, one at a time, and writes `sets.parquet` and
-`report.html`; every match stays in `matches/`, only the largest are shown.
-
-First pass over a part: where its documents contain evaluation n-grams, and in how many texts each n-gram is.
-
-Reads one part of `extracted` and the index. Writes, for the second pass (`judge`),
+`scan_part` reads one part of `extracted` and the index, and writes
 
     hits/<part>.parquet    every occurrence of an evaluation n-gram (HITS), by document and place
     counts/<part>.parquet  the texts that count for whether an n-gram is common (COUNTS)
+
+`judge_part` reads these hits without the n-grams that are common, and ids, URLs and sources of the documents, no texts.
+It writes the verdicts, `contamination/` and `matches/` (`tasks.formats.documents.document`).
 """
 
 import re
@@ -50,16 +45,22 @@ HITS = pa.schema(
         pa.field("ngram", pa.int64(), nullable=False),  # its number (NgramIndex)
     ]
 )
+
 COUNTS = pa.schema(
     [
         pa.field("ngram", pa.int64(), nullable=False),
         pa.field("text", pa.uint64(), nullable=False),  # hash of a normalised text that contains it
     ]
 )
+
 COPY_SHARE = 0.5
 """Share of an item's n-grams from which a document is a copy of it, and does not count against its n-grams."""
+
 _CHARACTERS = 2_000_000
 _CHUNK = re.compile(r"\S+")
+
+MOST_ITEMS = 1000
+"""Items of one document that are listed, those of the largest share: a page may contain a whole evaluation set."""
 
 
 def scan_part(index: NgramIndex, extracted: ArtifactFolder, common: int, copy: int, part: Part, name: str) -> None:
@@ -180,10 +181,6 @@ def fewest(tables: Sequence[pa.Table], most: int) -> pa.Table:
     _, first, sizes = np.unique(numbers, return_index=True, return_counts=True)
     kept = np.arange(len(numbers)) - np.repeat(first, sizes) < most
     return pa.table([numbers[kept], texts[kept]], schema=COUNTS)
-
-
-MOST_ITEMS = 1000
-"""Items of one document that are listed, those of the largest share: a page may contain a whole evaluation set."""
 
 
 class Found(NamedTuple):

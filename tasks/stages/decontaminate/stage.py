@@ -6,7 +6,7 @@ Reads `extracted` (documents/) and the files of the sets. Writes
     hits/ counts/           per part, where n-grams occur and in how many texts (`scan`)
     common.parquet          the n-grams that are common in the corpus: number, and hash
     contamination/ matches/ per part, the verdicts (`tasks.formats.documents.document`)
-    sets.parquet            per set: items, those too short or common, those found, documents (`judge.SETS`)
+    sets.parquet            per set: items, those too short or common, those found, documents (SETS)
     report.html             the same for people, with the largest matches; also in MLflow, beside `matches.csv`
 
 No document is dropped or changed: that is up to consolidate.
@@ -17,8 +17,6 @@ No document is dropped or changed: that is up to consolidate.
     judge    per part, on workers     shares and spans
 
 Memory of this process: some 30 bytes per n-gram of the sets, and up to 16 x (`common` + 1) for each that occurs.
-
-Report.
 """
 
 import io
@@ -53,9 +51,31 @@ from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index
 from tasks.stages.decontaminate.passes import COUNTS, fewest, judge_part, looked_for, scan_part
 
 VERSION = 1
-
 COMMON_FILE = "common.parquet"
 _COMMON = pa.schema([pa.field("ngram", pa.int64(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)])
+PAGE = "report.html"
+
+SETS = pa.schema(
+    [
+        pa.field("set", pa.string(), nullable=False),
+        pa.field("items", pa.int64(), nullable=False),
+        pa.field("too_short", pa.int64(), nullable=False),  # items with too few words to look for
+        pa.field("common", pa.int64(), nullable=False),  # items all of whose n-grams are common
+        pa.field("found", pa.int64(), nullable=False),  # items of which a document contains an n-gram
+        pa.field("documents", pa.int64(), nullable=False),  # documents that contain an n-gram of an item
+    ]
+)
+
+MOST_MATCHES = 20_000
+"""Matches in the table that MLflow gets."""
+
+_SHOWN = 50
+"""Matches of each set on the page."""
+
+_ORDER = [
+    (name, "descending" if name in ("share", "ngrams") else "ascending")
+    for name in ("share", "ngrams", "set", "item", "id")
+]
 
 
 def external(config: DecontaminateConfig) -> dict[str, list[str]]:
@@ -120,27 +140,6 @@ def _common(store: Store, folder: str, index: NgramIndex) -> NDArray[np.bool_]:
     common = np.zeros(len(index.hashes), np.bool_)
     common[parquet.read(store.local(f"{folder}/{COMMON_FILE}")).column("ngram").to_numpy()] = True
     return common
-
-
-PAGE = "report.html"
-SETS = pa.schema(
-    [
-        pa.field("set", pa.string(), nullable=False),
-        pa.field("items", pa.int64(), nullable=False),
-        pa.field("too_short", pa.int64(), nullable=False),  # items with too few words to look for
-        pa.field("common", pa.int64(), nullable=False),  # items all of whose n-grams are common
-        pa.field("found", pa.int64(), nullable=False),  # items of which a document contains an n-gram
-        pa.field("documents", pa.int64(), nullable=False),  # documents that contain an n-gram of an item
-    ]
-)
-MOST_MATCHES = 20_000
-"""Matches in the table that MLflow gets."""
-_SHOWN = 50
-"""Matches of each set on the page."""
-_ORDER = [
-    (name, "descending" if name in ("share", "ngrams") else "ascending")
-    for name in ("share", "ngrams", "set", "item", "id")
-]
 
 
 class Result(NamedTuple):
