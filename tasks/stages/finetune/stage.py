@@ -31,7 +31,7 @@ from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
-from tasks.trainer.model.model_file import MERGED
+from tasks.trainer.model.model_file import MERGED, describe
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.spec import tuning_spec
 from tasks.trainer.tuning.config import FinetuneConfig, beyond
@@ -86,7 +86,6 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 def _describe(
     part: Part, config: FinetuneConfig, spec: TrainSpec, examples: Examples, metrics: list[dict[str, Any]]
 ) -> None:
-    from tasks.trainer.model.model_file import describe  # imports torch, which this process needs only here
 
     assert spec.tuning is not None
     assert spec.initial is not None

@@ -40,7 +40,7 @@ from tasks.trainer.data.notice import Notice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
-from tasks.trainer.model.model_file import changed_settings
+from tasks.trainer.model.model_file import changed_settings, describe
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.planning.measured import speed_metrics
 from tasks.trainer.spec import epochs, make_spec
@@ -140,7 +140,6 @@ def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
     """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of the run if there are any."""
-    from tasks.trainer.model.model_file import describe  # imports torch, which this process needs only here
 
     plan = Plan.read(spec.plan)
     with output.part("model", conserved=False) as part:

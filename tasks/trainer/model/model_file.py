@@ -1,21 +1,14 @@
-"""`model.json`: the architecture of a checkpoint, and loading a model from it.
+"""The model of a checkpoint: its description `model.json`, and its weights for a prediction or for another run.
 
-Reads `model.json` and `model.safetensors`.
-
-Initial weights of a run: the last ones of an earlier checkpoint.
-
-Reads `model.json` and the last `model.safetensors` of a checkpoint artifact, and the records that lead to its
-tokenizer.
+Reads `model.json` and `model.safetensors`, of a folder or of a checkpoint artifact, and the records that lead to its
+tokenizer. Imports torch only to load a model: the stages that describe one work without it.
 """
 
 import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from safetensors.torch import load_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tasks.core.artifact import Artifact
 from tasks.core.config import changes
@@ -27,9 +20,16 @@ from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
 from tasks.trainer.model.shape import Shape
-from tasks.trainer.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from tasks.trainer.model.transformer import Transformer
 
 FILE = "model.json"
+log = logging.getLogger(__name__)
+MERGED = f"merged/{MODEL}"
+"""Weights of a fine-tuned model with its adapters added, where there are any."""
+_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
+"""Settings of a model that no tensor depends on: another value is a continued training, as for a longer context."""
 
 
 def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
     }
 
 
-def load_model(description: Path, weights: Path) -> tuple[Transformer, dict[str, Any]]:
+def load_model(description: Path, weights: Path) -> "tuple[Transformer, dict[str, Any]]":
     """Returns the model in fp32, ready to predict, and the content of its `model.json`.
 
     Args:
@@ -60,29 +60,44 @@ def load_model(description: Path, weights: Path) -> tuple[Transformer, dict[str,
     Raises:
         InputError: a file is missing, broken, or the two do not belong together.
     """
+    from safetensors.torch import load_file
+
+    from tasks.trainer.model.transformer import Transformer  # torch, which a stage that only describes a model lacks
+
     try:
         content = json.loads(description.read_text())
         model = Transformer(ModelConfig.model_validate(content["model"]), content["vocab_size"])
-        model.load_state_dict(_ours(load_file(weights), model))
+        ours = {llama_name(name): name for name in model.state_dict()}
+        model.load_state_dict({ours.get(name, name): weight for name, weight in load_file(weights).items()})
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{weights} and {description} do not make a model ({' '.join(str(error).split())})"
         raise InputError(cause, f"{MODEL} and {FILE} must come from the same checkpoint artifact") from None
     return model.eval(), content
 
 
-def _ours(weights: dict[str, Tensor], model: Transformer) -> dict[str, Tensor]:
-    """Returns the weights under our names."""
-    names = {llama_name(name): name for name in model.state_dict()}
-    return {names.get(name, name): weight for name, weight in weights.items()}
+def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
+    """Returns the content of `model.json` and where the whole weights are: merged ones, or the last checkpoint's.
 
+    Args:
+        checkpoint: artifact of a training or a fine-tuning.
+        setting: names it, for the error.
 
-log = logging.getLogger(__name__)
-
-_DESCRIPTION = "model.json"
-MERGED = f"merged/{MODEL}"
-"""Weights of a fine-tuned model with its adapters added, where there are any."""
-_NOT_IN_WEIGHTS = ("rope_theta", "rope_scaling", "norm_eps")
-"""Settings of a model that no tensor depends on: another value is a continued training, as for a longer context."""
+    Raises:
+        InputError: it has no model, or adapters alone.
+    """
+    entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
+    last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
+    if not last or FILE not in entries:
+        raise InputError(f"{setting}: {checkpoint.address} has no model", "name the checkpoint of a training")
+    described = json.loads(checkpoint.read(FILE))
+    if described.get("adapters") and last != MERGED:
+        raise InputError(
+            f"{setting}: {checkpoint.address} has adapters without their base",
+            "make it with finetune.lora.merge = true",
+        )
+    return described, InitialSpec(
+        artifact=str(checkpoint.address), file=checkpoint.local(last), sha256=entries[last].sha256
+    )
 
 
 def initial_weights(config: TrainConfig, tokens: TokenFormat, checkpoint: Artifact) -> InitialSpec:
@@ -119,31 +134,6 @@ def base_weights(checkpoint: Artifact, tokenizer_sha256: str) -> tuple[ModelConf
     return ModelConfig.model_validate(described["model"]), initial
 
 
-def last_weights(checkpoint: Artifact, setting: str) -> tuple[dict[str, Any], InitialSpec]:
-    """Returns the content of `model.json` and where the whole weights are: merged ones, or the last checkpoint's.
-
-    Args:
-        checkpoint: artifact of a training or a fine-tuning.
-        setting: names it, for the error.
-
-    Raises:
-        InputError: it has no model, or adapters alone.
-    """
-    entries = {entry.path: entry for part in checkpoint.parts for entry in part.files}
-    last = MERGED if MERGED in entries else max((path for path in entries if path.endswith(f"/{MODEL}")), default="")
-    if not last or _DESCRIPTION not in entries:
-        raise InputError(f"{setting}: {checkpoint.address} has no model", "name the checkpoint of a training")
-    described = json.loads(checkpoint.read(_DESCRIPTION))
-    if described.get("adapters") and last != MERGED:
-        raise InputError(
-            f"{setting}: {checkpoint.address} has adapters without their base",
-            "make it with finetune.lora.merge = true",
-        )
-    return described, InitialSpec(
-        artifact=str(checkpoint.address), file=checkpoint.local(last), sha256=entries[last].sha256
-    )
-
-
 def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
     """Verifies the weights and calls `load` with their file.
 
@@ -162,7 +152,7 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
 
 def changed_settings(checkpoint: Artifact, model: ModelConfig) -> str:
     """Returns which settings of a model differ from those of a checkpoint ("rope_theta 5e5 (was 1e4)"); "" if none."""
-    found = _changes(json.loads(checkpoint.read(_DESCRIPTION))["model"], model)
+    found = _changes(json.loads(checkpoint.read(FILE))["model"], model)
     return ", ".join(f"{field} {_shown(ours)} (was {_shown(before)})" for field, before, ours in found)
 
 
