@@ -86,7 +86,6 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
 def _describe(
     part: Part, config: FinetuneConfig, spec: TrainSpec, examples: Examples, metrics: list[dict[str, Any]]
 ) -> None:
-
     assert spec.tuning is not None
     assert spec.initial is not None
     tokens = TokenFormat(**{name: examples.summary[name] for name in ("vocab_size", "eos_id", "tokenizer_sha256")})

@@ -140,7 +140,6 @@ def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
 
 def _describe(output: Output, spec: TrainSpec, metrics: list[dict[str, Any]], met: bytes) -> None:
     """Writes the part `model`: `model.json`, `run.json`, `loss.parquet`, and the marks of the run if there are any."""
-
     plan = Plan.read(spec.plan)
     with output.part("model", conserved=False) as part:
         for name, content in (
