@@ -19,7 +19,7 @@ WORKERS ?= 4
 export SLUICE_MODELS ?= $(abspath $(or $(SLUICE_HOME),.sluice)/models)
 
 .DEFAULT_GOAL := help
-.PHONY: help install models demo finetune up down status test lint unit oracles system soak kind kind-down clean
+.PHONY: help install models demo finetune up down status docs test lint unit oracles system soak kind kind-down clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ $(INSTALLED): requirements.txt pyproject.toml | $(VENV)/bin/python
 $(TESTABLE): tests/requirements.txt $(INSTALLED)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement tests/requirements.txt
 	@touch $@
+
+docs: $(TESTABLE) ## the documentation as a site, in .site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 models: $(INSTALLED) ## fetch the language-identification model
 	$(BIN)/python -m tasks.filters.pretrained
@@ -67,11 +70,13 @@ test: ## everything that must be true, and where the time went
 	  $(BIN)/python -m tests.times $(TIMES); \
 	  test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
-lint: $(TESTABLE) ## style, types, import rules
+lint: $(TESTABLE) ## style, types, import rules, spelling, links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	PYTHONPATH=plugins $(BIN)/lint-imports
+	$(BIN)/codespell
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/.docs
 
 # Half of a test run is waiting: on two cores four workers need 11 minutes where two need 14. Tests are dealt out in the
 # order of their files, and who has none left takes some from the others: a file with one long test holds nobody up, and
@@ -109,4 +114,4 @@ kind-down: ## remove that Kubernetes and all that is in it
 	@k8s/kind.sh down
 
 clean: down ## forget everything the demo made; the environment stays
-	rm -rf .sluice $(TIMES) .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .sluice .site $(TIMES) .mypy_cache .ruff_cache .import_linter_cache .hypothesis
