@@ -1,25 +1,58 @@
-"""What-if of a version with some settings of `consolidate` changed, as text.
+"""What would be: the funnel of a version under other limits, and the plan of a training.
 
-Reads the inputs and the record of the version's documents. The settings before the change are those in this record, not
-those of the recipe, because a version may have been made with overrides.
+`compare` reads the inputs and the record of the version's documents. The settings before the change are those in this
+record, not those of the recipe, because a version may have been made with overrides. `plan` reads the recipe, the
+records of its checkpoints, and where named a `config.json` of another model.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError, RecipeError
+from tasks.core.ledger import newest
 from tasks.core.store import Store
 from tasks.filters.catalogue import known
 from tasks.formats.documents.document import CONTAMINATION, PARAGRAPHS
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.lineage import artifact_of_version
+from tasks.run.recipe import Recipe
 from tasks.run.recipe_validation import all_kinds
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
+from tasks.trainer.interchange.huggingface import read_shape
+from tasks.trainer.model.shape import Shape
+from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.planning.estimate import estimate
+from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.tables import comparison, comparison_text, plan_text
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The plan of a training, and how true it was where there is a run.
+
+    Attributes:
+        planned: as `estimate.json` has it (`tasks.trainer.planning.estimate`).
+        compared: rows of planned and real values; [] where no run has ended.
+    """
+
+    planned: dict[str, Any]
+    compared: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Returns the plan as text."""
+        parts = [plan_text(self.planned), *([comparison_text(self.compared)] if self.compared else [])]
+        return "\n".join(parts).rstrip()
 
 
 def compare(
@@ -139,3 +172,44 @@ def inputs_at(store: Store, recipe: str, version: str, source_version: str = "")
 
     looked_for = optional(CONTAMINATION), optional(PARAGRAPHS)
     return AlignedInputs(*inputs, store, "", tuple(in_force(store, recipe)), *looked_for)
+
+
+def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> TrainingPlan:
+    """Returns the plan, with the MFU of the newest other run, and the rows of the run at `version`.
+
+    A version that was estimated before its run (`[plan] enabled`) is compared with that estimate.
+
+    Args:
+        recipe: the recipe; assumptions are those of its `[plan]`, enabled or not.
+        store: store of its artifacts.
+        version: of the run to compare with; nothing is compared where it has not ended, or with `model`.
+        model: path of a `config.json` of Hugging Face, to plan the training of that model; "": the recipe's.
+
+    Raises:
+        RecipeError: the recipe trains nothing, or cannot be trained in the layout of its place.
+        InputError: `model` cannot be read.
+    """
+    if "checkpoint" not in recipe.makes:
+        raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
+    train, layout, seq_len = recipe.train, recipe.place.train.layout, recipe.pack.seq_len
+    shape = read_shape(Path(model)) if model else Shape.of(train.model, recipe.tokenizer.vocab_size)
+    if layout and not model:
+        check_fit(layout, train, shape.vocab_size, seq_len, layout.ranks)
+    nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
+    name = f"{recipe.name}/checkpoint"
+    before = newest(store, name, but=version)
+    measured = Measured.of(before.record.metrics) if before else None
+    ranks = recipe.place.train.nproc * nodes
+    found = estimate(recipe.plan, train, shape, seq_len, layout, ranks, measured, str(before.address) if before else "")
+    run = None if model else Artifact.find(store, ArtifactId(name, version))
+    return TrainingPlan(found, _compared(recipe, store, version, found, run) if run else [])
+
+
+def _compared(recipe: Recipe, store: Store, version: str, found: dict[str, Any], run: Artifact) -> list[dict[str, Any]]:
+    real = Measured.of(run.record.metrics)
+    if real is None:
+        return []
+    made = Artifact.find(store, ArtifactId(f"{recipe.name}/estimate", version))
+    planned = json.loads(made.read("estimate.json")) if made else found
+    wall = (run.record.finished - run.record.started).total_seconds()
+    return comparison(planned, recipe.plan, real, wall)

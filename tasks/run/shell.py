@@ -333,12 +333,12 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from tasks.run.plan_cli import plan, render
+    from tasks.run.forecast import plan
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
     found = plan(recipe, open_store(recipe), options.version or recipe.version, options.model)
-    print(json.dumps(found, indent=1) if options.json else render(found))
+    print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
-from tasks.run.plan_cli import plan, render
+from tasks.run.forecast import plan
 from tasks.run.recipe import find_recipe
 from tasks.run.runner import open_store, run_stage
 
@@ -94,8 +94,8 @@ def test_planned_stands_against_real_and_the_next_plan_has_the_measured_mfu(reci
     recipe = find_recipe(str(recipe_file))
     store = open_store(recipe)
     first = plan(recipe, store, "1")
-    assert (first["planned"]["time"]["mfu"], first["planned"]["time"]["mfu_from"]) == (0.5, "the plan")
-    rows = {row["name"]: row for row in first["compared"]}
+    assert (first.planned["time"]["mfu"], first.planned["time"]["mfu_from"]) == (0.5, "the plan")
+    rows = {row["name"]: row for row in first.compared}
     assert rows["tokens"]["planned"] == 6 * 4 * 32
     assert 0 < rows["tokens"]["real"] <= 6 * 4 * 32
     assert rows["FLOPs"]["ratio"] == pytest.approx(1)
@@ -103,17 +103,17 @@ def test_planned_stands_against_real_and_the_next_plan_has_the_measured_mfu(reci
     assert real == pytest.approx(rows["FLOPs"]["real"] / rows["seconds of steps"]["real"] / 1e10)
     assert rows["kg CO2e"]["real"] == pytest.approx(rows["GPU-hours"]["real"] * 0.7 * 100 / 1000)
     assert rows["price"]["real"] == pytest.approx(rows["GPU-hours"]["real"] * 2)
-    assert "| MFU | 0.5 |" in render(first)
+    assert "| MFU | 0.5 |" in first.text()
     following = plan(recipe, store, "2")
-    assert following["planned"]["time"]["mfu_from"] == "planned/checkpoint@1"
-    assert following["planned"]["time"]["mfu"] == pytest.approx(real)
-    assert following["compared"] == []
+    assert following.planned["time"]["mfu_from"] == "planned/checkpoint@1"
+    assert following.planned["time"]["mfu"] == pytest.approx(real)
+    assert following.compared == []
 
 
 def test_the_stage_of_the_next_version_takes_the_measured_mfu_too(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file)).override({"train.steps": 12})
     result = run_stage(recipe, "estimate", version="2", source_version="1")
-    measured = next(row for row in plan(recipe, open_store(recipe), "1")["compared"] if row["name"] == "MFU")["real"]
+    measured = next(row for row in plan(recipe, open_store(recipe), "1").compared if row["name"] == "MFU")["real"]
     assert result.metrics["mfu"] == pytest.approx(measured)
 
 
@@ -125,7 +125,7 @@ def test_another_price_leaves_the_training_as_it_is(recipe_file: Path) -> None:
 def test_what_is_planned_is_the_training_of_the_recipe(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file)).override({"train.steps": 12})
     assert recipe.plan.train == recipe.train
-    assert plan(recipe, open_store(recipe), "none")["planned"]["time"]["tokens"] == 12 * 4 * 32
+    assert plan(recipe, open_store(recipe), "none").planned["time"]["tokens"] == 12 * 4 * 32
 
 
 def test_an_unknown_gpu_and_region_are_refused_with_what_to_set(recipe_file: Path) -> None:
@@ -145,8 +145,8 @@ def test_another_model_is_planned_by_its_config(recipe_file: Path, tmp_path: Pat
     gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "vocab_size": 50257, "n_positions": 1024}
     (tmp_path / "config.json").write_text(json.dumps(gpt2))
     found = plan(recipe, open_store(recipe), "1", str(tmp_path / "config.json"))
-    assert found["planned"]["model"]["parameters"] == 124_439_808
-    assert found["compared"] == []
+    assert found.planned["model"]["parameters"] == 124_439_808
+    assert found.compared == []
 
 
 KILLED = """
