@@ -6,16 +6,6 @@ The defaults suit two CPU cores and a corpus of some million tokens: 1.26 M para
 CPU-second. At 105 CPU-seconds per run on Python's documentation and source, held-out bits per byte fell below the
 unigram model's by 39 % (8 sequences per step, lr 4e-3); 38 % with 4 sequences, 34 % with 16, 38 % at 2.5e-3, 36 % at
 8e-3, 38 % with two layers of 160.
-
-What a fine-tuning changes of a model, and by which loss. Imports pydantic only.
-
-Settings of how gradients are sent between ranks.
-
-Imports pydantic only, so that the Airflow dag-processor can load it.
-
-Settings of RoPE scaling: longer wavelengths for longer sequences.
-
-Imports pydantic only, so that the Airflow dag-processor can load it.
 """
 
 import re
@@ -26,6 +16,10 @@ from pydantic import Field, field_validator, model_validator
 from tasks.core.config import Config, Problems
 from tasks.formats.tokens.mixture import Anneal, check_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
+
+Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
+TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
+_CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class LinearRope(Config):
@@ -74,66 +68,6 @@ class YarnRope(Config):
         if self.beta_slow >= self.beta_fast:
             raise Problems([f".beta_slow: must be below beta_fast {self.beta_fast:g}"])
         return self
-
-
-class Bf16Compression(Config):
-    """Gradients are sent in bf16 and added in fp32: half of the bytes."""
-
-    kind: Literal["bf16"]
-
-
-class PowerSgdCompression(Config):
-    """Matrices of the gradient are sent as products of two narrow ones: PowerSGD."""
-
-    kind: Literal["powersgd"]
-    rank: int = Field(default=4, ge=1)
-    """Columns of the two: (rows + columns) x rank numbers are sent for rows x columns."""
-
-
-Target = Literal["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
-TARGETS: tuple[Target, ...] = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
-
-
-class LoraConfig(Config):
-    """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): W x + (alpha / rank) B A x, with W frozen."""
-
-    rank: int = Field(default=8, ge=1)
-    """Rows of A and columns of B."""
-    alpha: float = Field(default=16.0, gt=0)
-    """Numerator of the scale."""
-    targets: tuple[Target, ...] = Field(default=TARGETS, min_length=1)
-    """Projections of every layer that get an adapter; default: all, as in QLoRA."""
-    base: Literal["fp32", "nf4"] = "fp32"
-    """How the frozen projections of the layers are kept: as they are, or in 4 bits (QLoRA)."""
-    merge: bool = True
-    """Whether the artifact gets a whole model beside the adapters, B A added to the frozen matrices."""
-
-    @field_validator("targets")
-    @classmethod
-    def _once(cls, targets: tuple[Target, ...]) -> tuple[Target, ...]:
-        if len(set(targets)) < len(targets):
-            raise ValueError("a target is named twice: name each once")
-        return targets
-
-
-class TuningSpec(Config):
-    """Fine-tuning as a rank needs it, beside the settings of the loop."""
-
-    loss: Literal["sft", "dpo"]
-    """`sft`: cross-entropy of the tokens to learn; `dpo`: see `tasks.trainer.tuning.model`."""
-    beta: float = Field(default=0.1, gt=0)
-    """Of `dpo`: how strongly the model is held to the reference."""
-    lora: LoraConfig | None = None
-    """None: all weights are trained."""
-    vocab_size: int
-    """Tokens of the vocabulary."""
-    eos_id: int
-    """End-of-text token."""
-    seq_len: int
-    """Positions of a packed sequence."""
-
-
-_CHECKPOINT = re.compile(r"[a-z][a-z0-9_-]*/checkpoint@[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class ModelConfig(Config):
@@ -240,6 +174,20 @@ class HeldoutConfig(Config):
     """Held-out tokens of each source at most, in whole documents (at least one)."""
 
 
+class Bf16Compression(Config):
+    """Gradients are sent in bf16 and added in fp32: half of the bytes."""
+
+    kind: Literal["bf16"]
+
+
+class PowerSgdCompression(Config):
+    """Matrices of the gradient are sent as products of two narrow ones: PowerSGD."""
+
+    kind: Literal["powersgd"]
+    rank: int = Field(default=4, ge=1)
+    """Columns of the two: (rows + columns) x rank numbers are sent for rows x columns."""
+
+
 class TrainConfig(Config):
     """Settings of the stage `train`: everything that changes the result, except the mixture and the input files."""
 
@@ -338,6 +286,45 @@ class TrainConfig(Config):
     def milestone_steps(self) -> tuple[int, ...]:
         """Steps whose checkpoints are kept for good, ascending; the last is `steps`."""
         return tuple(self.steps * index // self.milestones for index in range(1, self.milestones + 1))
+
+
+class LoraConfig(Config):
+    """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): W x + (alpha / rank) B A x, with W frozen."""
+
+    rank: int = Field(default=8, ge=1)
+    """Rows of A and columns of B."""
+    alpha: float = Field(default=16.0, gt=0)
+    """Numerator of the scale."""
+    targets: tuple[Target, ...] = Field(default=TARGETS, min_length=1)
+    """Projections of every layer that get an adapter; default: all, as in QLoRA."""
+    base: Literal["fp32", "nf4"] = "fp32"
+    """How the frozen projections of the layers are kept: as they are, or in 4 bits (QLoRA)."""
+    merge: bool = True
+    """Whether the artifact gets a whole model beside the adapters, B A added to the frozen matrices."""
+
+    @field_validator("targets")
+    @classmethod
+    def _once(cls, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+        if len(set(targets)) < len(targets):
+            raise ValueError("a target is named twice: name each once")
+        return targets
+
+
+class TuningSpec(Config):
+    """Fine-tuning as a rank needs it, beside the settings of the loop."""
+
+    loss: Literal["sft", "dpo"]
+    """`sft`: cross-entropy of the tokens to learn; `dpo`: see `tasks.trainer.tuning.model`."""
+    beta: float = Field(default=0.1, gt=0)
+    """Of `dpo`: how strongly the model is held to the reference."""
+    lora: LoraConfig | None = None
+    """None: all weights are trained."""
+    vocab_size: int
+    """Tokens of the vocabulary."""
+    eos_id: int
+    """End-of-text token."""
+    seq_len: int
+    """Positions of a packed sequence."""
 
 
 class ShardsSpec(Config):

@@ -1,21 +1,13 @@
-"""Log-likelihood of answers after prompts, and greedy answers: what evaluation tasks read off a model.
+"""What a trained model writes and finds likely: generation, and log-likelihoods of answers after prompts.
 
-The rules are those of lm-eval 0.4.13 (`lm_eval/api/model.py`, `lm_eval/models/huggingface.py`), so that the numbers
-agree: white space at the end of a prompt is tokenised with the answer; prompt and answer are tokenised together and
-split behind as many tokens as the prompt has alone; a prompt that is too long loses its beginning. End-of-text stands
-before the prompt, as before every document in training.
+`Decoding` keeps the keys and values of what a model has read: a new token of each row computes its own query, key and
+value alone. Shapes of matrix products differ from those of reading the whole row, so hidden states are equal up to
+rounding. `continuation` samples or is greedy; `Scorer` computes likelihoods and greedy answers for evaluation tasks.
 
-Batches are made of sequences of like length and have a bounded number of tokens; equal arguments give equal batches.
-
-Text generation: one token after the other, greedy or sampled.
-
-What a token attends to is kept (`decoding`), as long as the whole text is in the context; from there on the last tokens
-are read again for every new one.
-
-Generation without reading the past again: the keys and values of what a model has read are kept.
-
-A new token of each row computes its own query, key and value alone, and attends to all keys of its row so far. Shapes
-of matrix products differ from those of reading the whole row, so hidden states are equal up to rounding.
+`Scorer` follows the rules of lm-eval 0.4.13 (`lm_eval/api/model.py`, `lm_eval/models/huggingface.py`), so that the
+numbers agree: white space at the end of a prompt is tokenised with the answer; prompt and answer are tokenised together
+and split behind as many tokens as the prompt has alone; a prompt that is too long loses its beginning. End-of-text
+stands before the prompt, as before every document in training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +25,6 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.trainer.model.attention import Attend, sdpa_mask
 from tasks.trainer.model.transformer import Transformer, rotary
-
-
-@dataclass
-class _Layer:
-    """Keys and values of a layer, float [rows, kv_heads, room, head_dim] each."""
-
-    k: Tensor
-    v: Tensor
 
 
 class Decoding:
@@ -103,6 +87,14 @@ class Decoding:
             x = layer(x, cos, sin, attend)
         out: Tensor = model.norm(x)
         return out
+
+
+@dataclass
+class _Layer:
+    """Keys and values of a layer, float [rows, kv_heads, room, head_dim] each."""
+
+    k: Tensor
+    v: Tensor
 
 
 def _first(layer: _Layer, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

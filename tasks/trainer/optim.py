@@ -1,18 +1,4 @@
-"""The optimizer of a run, its learning-rate schedule and gradient clipping.
-
-Muon for the matrices of the layers, AdamW for all else.
-
-Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix along the nearest semi-orthogonal
-matrix to its momentum: U V^T of the singular value decomposition, approximated by a Newton-Schulz iteration. Embedding,
-head and norms are AdamW's, as its authors advise. torch.optim.Muon iterates in bf16 on what a rank has; here ranks
-gather the whole matrix, and the dtype is an argument.
-
-AdamW over named parameters.
-
-An AdamW of a few lines (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for two reasons: its state is
-plain named fp32 tensors that a checkpoint stores without pickle; and torch.optim imports torch._dynamo when an
-optimizer is made, which costs 1.4 s in every rank and every canary.
-"""
+"""The optimizer of a run: AdamW or Muon, the learning-rate schedule, and gradient clipping."""
 
 import math
 from collections.abc import Mapping
@@ -22,20 +8,21 @@ from torch import Tensor
 
 from tasks.trainer.config import OptimConfig, TrainConfig
 
-
-def decayed(name: str, weight: Tensor) -> bool:
-    """Whether weight decay applies: to matrices except the embedding, where it would fade rare tokens."""
-    return weight.ndim == 2 and not name.startswith("embedding.")
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Returns what this rank has of a tensor: of a DTensor its own part, without copying it."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
+MOMENTUM = 0.95
+"""Decay of the momentum, which is Nesterov's; Jordan's value, which later work has kept."""
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic a x + b x^3 + c x^5, whose slope at 0 Jordan maximised: singular values end at about 0.7 to 1.2."""
+ITERATIONS = 5
+UPDATE_RMS = 0.2
+"""Root mean square of AdamW's updates before the learning rate (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
 
 
 class AdamW:
     """AdamW over named parameters; all state is fp32, and sharded as they are.
+
+    A few lines of our own (Loshchilov & Hutter 2019, arXiv 1711.05101, as in torch.optim) for two reasons: the state is
+    plain named tensors, which a checkpoint stores without pickle; and torch.optim imports torch._dynamo when an
+    optimizer is made, which costs 1.4 s in every rank and every canary.
 
     Args:
         params: name -> parameter; a DTensor is updated by each rank where it has it.
@@ -107,40 +94,13 @@ class AdamW:
         return moments | {f"second.{name}": tensor for name, tensor in self.second.items()}
 
 
-MOMENTUM = 0.95
-"""Decay of the momentum, which is Nesterov's; Jordan's value, which later work has kept."""
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic a x + b x^3 + c x^5, whose slope at 0 Jordan maximised: singular values end at about 0.7 to 1.2."""
-ITERATIONS = 5
-UPDATE_RMS = 0.2
-"""Root mean square of AdamW's updates before the learning rate (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
-
-
-def is_hidden(name: str, weight: Tensor) -> bool:
-    """Whether a parameter is a matrix of a layer."""
-    return weight.ndim == 2 and name.startswith("layers.")
-
-
-def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns a matrix with the singular vectors of `matrix` and singular values near 1, fp32, of the same shape.
-
-    Args:
-        matrix: [rows, columns]; a matrix of zeros stays one.
-        dtype: of the iteration.
-    """
-    a, b, c = COEFFICIENTS
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    # The Frobenius norm bounds the largest singular value, which has to be at most 1.
-    x = (wide / wide.norm().clamp(min=1e-12)).to(dtype)
-    for _ in range(ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    found: Tensor = x if matrix.shape[0] <= matrix.shape[1] else x.T
-    return found.float()
-
-
 class Muon:
-    """Muon and AdamW over named parameters; all state is fp32, and sharded as they are.
+    """Muon for the matrices of the layers, AdamW for all else; all state is fp32, and sharded as the parameters are.
+
+    Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix along the semi-orthogonal
+    matrix nearest to its momentum: U V^T of the singular value decomposition, approximated by a Newton-Schulz
+    iteration. Embedding, head and norms are AdamW's, as its authors advise. torch.optim.Muon iterates in bf16 on what a
+    rank has; here ranks gather the whole matrix, and the dtype is an argument.
 
     An update has the root mean square of AdamW's, so that one learning rate and one weight decay serve both.
 
@@ -187,22 +147,6 @@ class Muon:
         return {f"momentum.{name}": tensor for name, tensor in self.momentum.items()} | self.rest.state()
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    """Returns all of a tensor; of a DTensor what its ranks have together."""
-    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
-
-
-def _part_like(whole: Tensor, sharded: Tensor) -> Tensor:
-    """Returns this rank's part of a whole tensor, which all ranks have, if it is sharded as another one."""
-    if not hasattr(sharded, "full_tensor"):
-        return whole
-    from torch.distributed.tensor import DTensor, distribute_tensor  # imports torch._dynamo: 1.5 CPU-seconds
-
-    assert isinstance(sharded, DTensor)
-    return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None).to_local()
-
-
 def build_optimizer(params: Mapping[str, Tensor], run: TrainConfig) -> AdamW | Muon:
     """Returns the optimizer of named parameters that `[train.optim] name` names; Muon iterates in `precision`."""
     if run.optim.name == "adamw":
@@ -243,3 +187,53 @@ def clip(gradient: Tensor, limit: float) -> float:
     if limit < norm < math.inf:
         gradient.mul_(limit / norm)
     return norm
+
+
+def decayed(name: str, weight: Tensor) -> bool:
+    """Whether weight decay applies: to matrices except the embedding, where it would fade rare tokens."""
+    return weight.ndim == 2 and not name.startswith("embedding.")
+
+
+def is_hidden(name: str, weight: Tensor) -> bool:
+    """Whether a parameter is a matrix of a layer."""
+    return weight.ndim == 2 and name.startswith("layers.")
+
+
+def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns a matrix with the singular vectors of `matrix` and singular values near 1, fp32, of the same shape.
+
+    Args:
+        matrix: [rows, columns]; a matrix of zeros stays one.
+        dtype: of the iteration.
+    """
+    a, b, c = COEFFICIENTS
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    # The Frobenius norm bounds the largest singular value, which has to be at most 1.
+    x = (wide / wide.norm().clamp(min=1e-12)).to(dtype)
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    found: Tensor = x if matrix.shape[0] <= matrix.shape[1] else x.T
+    return found.float()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Returns what this rank has of a tensor: of a DTensor its own part, without copying it."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Returns all of a tensor; of a DTensor what its ranks have together."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+def _part_like(whole: Tensor, sharded: Tensor) -> Tensor:
+    """Returns this rank's part of a whole tensor, which all ranks have, if it is sharded as another one."""
+    if not hasattr(sharded, "full_tensor"):
+        return whole
+    from torch.distributed.tensor import DTensor, distribute_tensor  # imports torch._dynamo: 1.5 CPU-seconds
+
+    assert isinstance(sharded, DTensor)
+    return distribute_tensor(whole, sharded.device_mesh, sharded.placements, src_data_rank=None).to_local()

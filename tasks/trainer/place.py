@@ -1,16 +1,8 @@
-"""Layout: how the ranks of a run share its work.
+"""What the place of a training configures: ranks and layout, checks, locations of checkpoints, notice of preemption.
 
-Imports pydantic only, so that the Airflow dag-processor can load it. A layout belongs to the place of a run and not to
-its identity: the batches of a step are the same under every layout, and its gradient up to rounding.
-
-Settings of a training run that belong to its place: where checkpoints are kept, and who announces a preemption.
-
-Imports pydantic only, so that the Airflow dag-processor can load it. Nothing here affects the result of a run. The
-settings reach the processes of a run by its environment (`environment`).
-
-What the place of a process configures for training: ranks, layout, checks, locations of checkpoints, preemption.
-
-The settings reach a stage, and the processes of its run, by environment variables; none of them affects a result.
+None of it is part of a run's identity: under every layout the batches of a step are the same, and its gradient is equal
+up to rounding. The settings reach a stage and the processes of its run by environment variables. Imports pydantic only,
+so that the Airflow dag-processor can load it.
 """
 
 import os
@@ -23,6 +15,11 @@ from tasks.core.errors import RecipeError
 
 CHECK_EVERY = 200
 """Steps between two checks of the ranks' shares of the gradient, where the place says nothing else."""
+RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
+"""Ranks per node, a Layout as JSON where the place has one, and steps between two checks."""
+CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
+"""CheckpointLocations and PreemptionNotice as JSON, where the place has them."""
+C = TypeVar("C", bound=Config)
 
 
 class Layout(Config):
@@ -116,14 +113,6 @@ class PreemptionNotice(Config):
     """Of the metadata server, such as http://[fd00:ec2::254]; empty: the provider's usual one."""
     poll_s: float = Field(default=5.0, gt=0)
     """Seconds between two requests."""
-
-
-RANKS_VARIABLE, LAYOUT_VARIABLE, CHECK_VARIABLE = "SLUICE_NPROC", "SLUICE_LAYOUT", "SLUICE_CHECK_EVERY"
-"""Ranks per node, a Layout as JSON where the place has one, and steps between two checks."""
-CHECKPOINTS_VARIABLE, PREEMPTION_VARIABLE = "SLUICE_CHECKPOINTS", "SLUICE_PREEMPTION"
-"""CheckpointLocations and PreemptionNotice as JSON, where the place has them."""
-
-C = TypeVar("C", bound=Config)
 
 
 def ranks_here() -> int:

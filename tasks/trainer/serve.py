@@ -1,14 +1,11 @@
-"""The trained model as an MLflow pyfunc: reads prompts, returns continuations.
+"""The trained model for other programs: an MLflow pyfunc that continues prompts, and a model of lm-eval.
 
-MLflow's pyfunc flavour imports this module by name and calls `_load_pyfunc` with a folder that contains
-`model.safetensors`, `model.json` and `tokenizer.json`. Does not import MLflow.
-
-A trained model for lm-eval (EleutherAI's harness, 0.4.13): any task of it runs on a checkpoint.
-
-Reads the folder of a registered model (`model.safetensors`, `model.json`, `tokenizer.json`). Needs the extra `lm-eval`,
-which is imported only when a model is opened.
+Both read the folder of a registered model: `model.safetensors`, `model.json`, `tokenizer.json`. MLflow's pyfunc flavour
+imports this module by name and calls `_load_pyfunc`; MLflow itself is not imported. lm-eval (EleutherAI's harness,
+0.4.13) is the extra `lm-eval`, imported only when a model is opened:
 
     import lm_eval
+    from tasks.trainer.serve import for_lm_eval
     lm_eval.simple_evaluate(for_lm_eval(Path("model")), tasks=["arc_easy"])
 """
 
@@ -27,6 +24,8 @@ from tasks.trainer.model import model_file
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "template"
 """In the `model.json` of a fine-tuned model: the text around messages."""
+_MAX_NEW_TOKENS = 256
+"""Where a task names none; that of lm-eval."""
 
 
 class TextModel:
@@ -72,6 +71,11 @@ class TextModel:
         return str(self.tokenizer.decode(more))
 
 
+def _load_pyfunc(path: str) -> TextModel:
+    """Called by MLflow with the folder of the model's files."""
+    return TextModel(Path(path))
+
+
 def prompts_of(model_input: Any) -> list[Any]:
     """Returns the prompts, a text or a list of messages each, in a text, a sequence of them or a data frame."""
     if isinstance(model_input, str):
@@ -90,15 +94,6 @@ def _prompt(row: Any) -> Any:
     if hasattr(row, "tolist"):  # as MLflow's server gives lists
         row = row.tolist()
     return row if isinstance(row, list) else str(row)
-
-
-def _load_pyfunc(path: str) -> TextModel:
-    """Called by MLflow with the folder of the model's files."""
-    return TextModel(Path(path))
-
-
-_MAX_NEW_TOKENS = 256
-"""Where a task names none; that of lm-eval."""
 
 
 def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:
