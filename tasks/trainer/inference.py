@@ -224,7 +224,7 @@ class Scorer:
         # One more than the context: the last token is predicted, not read.
         rows = [[*request.prompt, *request.answer][-(self.context + 1) :] for request in requests]
         found: dict[int, Likelihood] = {}
-        for batch in batches([len(row) - 1 for row in rows], self.batch_tokens):
+        for batch in row_batches([len(row) - 1 for row in rows], self.batch_tokens):
             hidden = self._hidden([rows[number][:-1] for number in batch])
             for place, number in enumerate(batch):
                 row, answer = rows[number], len(requests[number].answer)
@@ -247,7 +247,7 @@ class Scorer:
             raise InputError(cause, "lower max_new_tokens")
         begun = [[self.eos_id, *self.encode(prompt)][-room:] for prompt in prompts]
         found: dict[int, str] = {}
-        for batch in batches([len(tokens) + max_new_tokens for tokens in begun], self.batch_tokens):
+        for batch in row_batches([len(tokens) + max_new_tokens for tokens in begun], self.batch_tokens):
             texts = self._continued([begun[number] for number in batch], max_new_tokens, stop)
             found |= dict(zip(batch, texts, strict=True))
         return [found[number] for number in range(len(begun))]
@@ -278,7 +278,7 @@ class Scorer:
         return self.model.hidden(tokens, torch.zeros_like(tokens))
 
 
-def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+def row_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Yields batches of row numbers, long rows first, each of at most `tokens` tokens with padding, or of one row.
 
     >>> list(batches([3, 9, 4], 8))

@@ -49,7 +49,7 @@ from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
 from tasks.trainer.evaluation.paired import Estimate
 from tasks.trainer.evaluation.scoring import decisive, score_task
-from tasks.trainer.inference import Scorer, batches
+from tasks.trainer.inference import Scorer, row_batches
 from tasks.trainer.model import model_file
 from tasks.trainer.model.model_file import last_weights
 
@@ -383,7 +383,7 @@ def _texts(example: Example) -> list[LearnedText]:
 def response_bits(scorer: Scorer, texts: Sequence[LearnedText]) -> list[float]:
     """Returns the bits that a model needs for the tokens to learn of each text."""
     found = [0.0] * len(texts)
-    for batch in batches([len(tokens) for tokens, _ in texts], scorer.batch_tokens):
+    for batch in row_batches([len(tokens) for tokens, _ in texts], scorer.batch_tokens):
         length = max(len(texts[number][0]) for number in batch)
         # What pads a row stands behind it, where causal attention does not look.
         inputs = np.full((len(batch), length), scorer.eos_id, dtype=np.int64)
