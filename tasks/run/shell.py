@@ -1,8 +1,6 @@
 """Shell: `python -m tasks <stage> --recipe R` runs a stage as the operator does; other commands read artifacts.
 
-The request of a takedown from the shell: its arguments, and the version and overrides that they stand for.
-
-What operators of a crawl ask from the shell: how far it is, why a URL is crawled or not, what the crawl DB holds.
+Each command imports what it needs when it runs: the process of a stage pays for no other.
 """
 
 import argparse
@@ -26,167 +24,26 @@ if TYPE_CHECKING:
     from tasks.core.store import Store
     from tasks.run.recipe import Recipe
 
-
 Ask = Callable[["Recipe", "Store", argparse.Namespace], None]
 Command = Callable[[str, str, Ask], argparse.ArgumentParser]
 _HOSTS = 20
 _ROWS = 20
 _KEPT = 2
-
-
-def add_crawl_commands(command: Command) -> None:
-    """Adds the commands; `command` makes one of its name, its help and what it runs."""
-    far = command("status", "how far a crawl cycle is: partitions, queues, rates and back-offs", _status)
-    far.add_argument("--hosts", type=int, default=_HOSTS, help=f"hosts shown at most; default: {_HOSTS}")
-    far.add_argument("--json", action="store_true", help="print JSON")
-    reason = command("why", "why URLs are crawled, or are not", _why)
-    reason.add_argument(
-        "urls",
-        nargs="+",
-        metavar="url",
-        help="as you would type it into a browser; without a scheme https, unless only http is known; @FILE reads one "
-        "per line, - standard input",
-    )
-    reason.add_argument("--json", action="store_true", help="print JSON; of several URLs an array")
-    _add_crawldb(command("crawldb", "what the crawl DB holds: counts of URLs, or the URLs themselves", _crawldb))
-    old = command("prune", "remove old generations of the crawl DB; without --remove only say which", _prune)
-    old.add_argument("--keep", type=int, default=_KEPT, help=f"newest generations that stay; default: {_KEPT}")
-    old.add_argument("--older-than", type=int, default=0, metavar="DAYS", help="remove none that is younger")
-    old.add_argument("--remove", action="store_true", help="remove the files")
-    old.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_crawldb(look: argparse.ArgumentParser) -> None:
-    for name, text in (
-        ("status", "such as db_gone; may be given several times, as may the next three"),
-        ("reason", "such as http_404"),
-        ("host", "host, host:port or *.domain, as in the hosts file"),
-        ("kind", "page, sitemap or feed"),
-    ):
-        look.add_argument(f"--{name}", action="append", default=[], metavar=name.upper(), help=text)
-    look.add_argument("--url", default="", metavar="PATTERN", help="pattern of whole URLs, with * and ?")
-    look.add_argument("--due", action="store_true", help="only what is due")
-    # As in `tasks.stages.crawl.query`, which is heavy to import.
-    tops = ("hosts", "domains", "reasons", "statuses", "kinds", "depths")
-    look.add_argument("--top", default="", choices=tops, help="count by it, the most frequent first")
-    look.add_argument("--limit", type=int, default=_ROWS, help=f"rows shown at most; default: {_ROWS}")
-    look.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _status(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.stages.crawl.status import render, status
-
-    found = status(store, recipe.name, options.version)
-    _print(found, options.json, lambda: render(found, options.hosts))
-
-
-def _why(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.stages.crawl.why import render, verdict, why_all
-
-    urls = list(_lines(options.urls))
-    asked = why_all(store, recipe.name, recipe.crawl, urls, options.version)
-    if len(urls) == 1:
-        (found,) = asked
-        _print(found, options.json, lambda: render(found))
-    elif options.json:
-        _print(list(asked), True, str)
-    else:
-        for found in asked:
-            print(verdict(found), flush=True)
-
-
-def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from tasks.stages.crawl.inject import member
-    from tasks.stages.crawl.query import Filters, query, render
-
-    filters = Filters(options.status, options.reason, options.host, options.kind, options.url, options.due)
-    top = options.top or ("statuses" if filters == Filters([], [], [], []) else "")
-    partitions = [member(number) for number in range(recipe.crawl.partitions)]
-    found = query(store, recipe.name, partitions, filters, top=top, most=max(1, options.limit), version=options.version)
-    _print(found, options.json, lambda: render(found))
-
-
-def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
-    from datetime import timedelta
-
-    from tasks.stages.crawl.storage import crawldb
-
-    rule = f"--keep {options.keep} --older-than {options.older_than}"
-    found = crawldb.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))
-    rows: list[dict[str, Any]] = []
-    verb = "removed" if options.remove else "would be removed"
-    for one in found:
-        if options.remove and not one.kept:
-            crawldb.remove(one, rule)
-        about = {"version": one.version, "finished": one.finished, "bytes": one.bytes}
-        rows.append({**about, "stays": one.kept, "removed": bool(options.remove and not one.kept)})
-    lines = (
-        f"{row['version']}  {row['finished']:%Y-%m-%d %H:%M}  {row['bytes'] / 1e6:,.1f} MB  "
-        + (f"stays: {row['stays']}" if row["stays"] else verb)
-        for row in rows
-    )
-    _print(rows, options.json, lambda: "\n".join(lines) or f"{recipe.name} has no crawl DB in {store.root}")
-
-
-def _lines(given: Iterable[str]) -> Iterator[str]:
-    for one in given:
-        if one != "-" and not one.startswith("@"):
-            yield one
-            continue
-        try:
-            with open(0 if one == "-" else one[1:], encoding="utf-8", closefd=one != "-") as file:
-                yield from filter(None, map(str.strip, file))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{one} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
-
-
-def _print(found: Any, as_json: bool, text: Callable[[], str]) -> None:
-    sys.stdout.write((json.dumps(found, indent=1, default=str, ensure_ascii=False) if as_json else text()) + "\n")
-
+_SLUICE = "sluice"
 
 _FIELDS = ("urls", "domains", "documents", "lift")
 
 
-def add_takedown_arguments(command: argparse.ArgumentParser) -> None:
-    """Adds the arguments of a request."""
-    for name, field, what in (
-        ("url", "urls", "a page"),
-        ("domain", "domains", "a host name, with all names below it"),
-        ("document", "documents", "a document id, 32 hex digits"),
-        ("lift", "lift", "a URL, domain or document id that is no longer taken down"),
-    ):
-        help_text = f"{what}; may be given several times, @FILE reads one per line"
-        command.add_argument(f"--{name}", action="append", default=[], dest=field, metavar=name.upper(), help=help_text)
-    command.add_argument("--reason", default="", help="why, in words; stays on record")
-    command.add_argument("--requested-by", default="", help="who asked for it; stays on record")
-    command.add_argument(
-        "--from-crawl", action="store_true", help="also what the newest crawl cycle lists as withdrawn"
-    )
-    command.add_argument("--date", default="", help="moment of the request, ISO 8601; default: now")
-
-
-def takedown_overrides(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Returns the version, by default the date of the request, and the overrides of the recipe; raises InputError."""
-    try:
-        moment = datetime.fromisoformat(options.date) if options.date else datetime.now(UTC)
-    except ValueError:
-        raise InputError(f'--date "{options.date}" is no date', "write it as 2026-11-21T09:30:00+00:00") from None
-    fields = {f"takedown.{field}": _listed_lines(getattr(options, field)) for field in _FIELDS}
-    words = {"takedown.reason": options.reason, "takedown.requested_by": options.requested_by}
-    version = options.version or moment.strftime(VERSION_FORMAT)
-    return version, {**fields, **words, "takedown.from_crawl": options.from_crawl, **dated(moment)}
-
-
-def _listed_lines(given: list[str]) -> list[str]:
-    return [line for one in given for line in (_read_lines(one[1:]) if one.startswith("@") else [one])]
-
-
-def _read_lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
+def enter() -> int:
+    """Runs the command line as the first process of a pod, or below a shell; returns the exit status."""
+    pid1.fork_below_init()
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    status = handling_broken_pipe(main)
+    # The process ends: a last collection of live objects would take a twentieth of a crawl's time. Not with DuckDB: its
+    # bindings report every object that is left.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
+    return status
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -323,34 +180,6 @@ def _trace(options: argparse.Namespace) -> None:
     print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
 
 
-def _inspect(options: argparse.Namespace) -> None:
-    from tasks.run.inspect_tokens import inspect, render
-    from tasks.run.runner import open_store
-
-    recipe = _recipe(options)
-    found = inspect(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
-    print(json.dumps(found, indent=1) if options.json else render(found))
-
-
-def _plan(options: argparse.Namespace) -> None:
-    from tasks.run.forecast import plan
-    from tasks.run.runner import open_store
-
-    recipe = _recipe(options)
-    found = plan(recipe, open_store(recipe), options.version or recipe.version, options.model)
-    print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
-
-
-def _export(options: argparse.Namespace) -> None:
-    from tasks.run.export import MODEL_FORMATS as MODELS
-    from tasks.run.export import export, export_model
-    from tasks.run.runner import open_store
-
-    recipe = _recipe(options)
-    asked = (open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out)
-    print(export_model(*asked, tuned=options.tuned) if options.format in MODELS else export(*asked))
-
-
 def _explain(options: argparse.Namespace) -> None:
     from tasks.run.explain import MIN_TOKENS, explain
     from tasks.run.runner import open_store
@@ -378,15 +207,22 @@ def _similar(options: argparse.Namespace) -> None:
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
 
 
-def _audit(options: argparse.Namespace) -> int:
-    """Returns 1 where something current has what is taken down."""
-    from tasks.run.audit import audit, render
+def _inspect(options: argparse.Namespace) -> None:
+    from tasks.run.inspect_tokens import inspect, render
     from tasks.run.runner import open_store
 
     recipe = _recipe(options)
-    found = audit(open_store(recipe), recipe.name)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
-    return 0 if found["absent"] else 1
+    found = inspect(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
+    print(json.dumps(found, indent=1) if options.json else render(found))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from tasks.run.forecast import plan
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    found = plan(recipe, open_store(recipe), options.version or recipe.version, options.model)
+    print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
 
 
 def _what_if(options: argparse.Namespace) -> None:
@@ -405,10 +241,25 @@ def _what_if(options: argparse.Namespace) -> None:
     print(compare(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
 
 
-def _filters(_options: argparse.Namespace) -> None:
-    from tasks.run.listing import listing
+def _export(options: argparse.Namespace) -> None:
+    from tasks.run.export import MODEL_FORMATS as MODELS
+    from tasks.run.export import export, export_model
+    from tasks.run.runner import open_store
 
-    print("\n".join(listing()))
+    recipe = _recipe(options)
+    asked = (open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out)
+    print(export_model(*asked, tuned=options.tuned) if options.format in MODELS else export(*asked))
+
+
+def _audit(options: argparse.Namespace) -> int:
+    """Returns 1 where something current has what is taken down."""
+    from tasks.run.audit import audit, render
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    found = audit(open_store(recipe), recipe.name)
+    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
+    return 0 if found["absent"] else 1
 
 
 def _ledger(options: argparse.Namespace) -> None:
@@ -446,13 +297,188 @@ def _sync(options: argparse.Namespace) -> None:
     print(f"{sent} sent, {outbox.waiting(store)} waiting")
 
 
-def enter() -> int:
-    """Runs the command line as the first process of a pod, or below a shell; returns the exit status."""
-    pid1.fork_below_init()
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    status = handling_broken_pipe(main)
-    # The process ends: a last collection of live objects would take a twentieth of a crawl's time. Not with DuckDB: its
-    # bindings report every object that is left.
-    if "duckdb" not in sys.modules:
-        gc.freeze()
-    return status
+def _filters(_options: argparse.Namespace) -> None:
+    print("\n".join(_listing()))
+
+
+def _listing() -> Iterator[str]:
+    """Yields a line for each annotator, filter and parser that recipes can name; of one that is unusable the cause."""
+    from tasks.core import extensions
+    from tasks.core.config import Problems
+    from tasks.filters import catalogue
+    from tasks.filters.base import Annotator, Filter
+    from tasks.stages.extract import parsers
+
+    yield _row("name", "is", "comes from")
+    for name in catalogue.known():
+        try:
+            module, package = extensions.module_of(extensions.FILTERS, "filter", name, catalogue.CATALOGUE)
+            roles = ["annotator"] if catalogue.defined_in(module, Annotator) else []
+            roles += ["filter"] if catalogue.defined_in(module, Filter) else []
+            yield _row(name, " and ".join(roles) or "nothing", package or _SLUICE)
+        except Problems as problems:
+            yield _row(name, "not usable", str(problems))
+    for name in parsers.known():
+        try:
+            parser = parsers.parser(name, {})
+            yield _row(
+                name, f"parser of {', '.join(parser.media_types) or 'files'}", parsers.package_of(name) or _SLUICE
+            )
+        except Problems as problems:
+            yield _row(name, "not usable", str(problems))
+
+
+def _row(name: str, kind: str, package: str) -> str:
+    return f"{name:20} {kind:30} {package}"
+
+
+def add_crawl_commands(command: Command) -> None:
+    """Adds the commands; `command` makes one of its name, its help and what it runs."""
+    far = command("status", "how far a crawl cycle is: partitions, queues, rates and back-offs", _status)
+    far.add_argument("--hosts", type=int, default=_HOSTS, help=f"hosts shown at most; default: {_HOSTS}")
+    far.add_argument("--json", action="store_true", help="print JSON")
+    reason = command("why", "why URLs are crawled, or are not", _why)
+    reason.add_argument(
+        "urls",
+        nargs="+",
+        metavar="url",
+        help="as you would type it into a browser; without a scheme https, unless only http is known; @FILE reads one "
+        "per line, - standard input",
+    )
+    reason.add_argument("--json", action="store_true", help="print JSON; of several URLs an array")
+    _add_crawldb(command("crawldb", "what the crawl DB holds: counts of URLs, or the URLs themselves", _crawldb))
+    old = command("prune", "remove old generations of the crawl DB; without --remove only say which", _prune)
+    old.add_argument("--keep", type=int, default=_KEPT, help=f"newest generations that stay; default: {_KEPT}")
+    old.add_argument("--older-than", type=int, default=0, metavar="DAYS", help="remove none that is younger")
+    old.add_argument("--remove", action="store_true", help="remove the files")
+    old.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_crawldb(look: argparse.ArgumentParser) -> None:
+    for name, text in (
+        ("status", "such as db_gone; may be given several times, as may the next three"),
+        ("reason", "such as http_404"),
+        ("host", "host, host:port or *.domain, as in the hosts file"),
+        ("kind", "page, sitemap or feed"),
+    ):
+        look.add_argument(f"--{name}", action="append", default=[], metavar=name.upper(), help=text)
+    look.add_argument("--url", default="", metavar="PATTERN", help="pattern of whole URLs, with * and ?")
+    look.add_argument("--due", action="store_true", help="only what is due")
+    # As in `tasks.stages.crawl.query`, which is heavy to import.
+    tops = ("hosts", "domains", "reasons", "statuses", "kinds", "depths")
+    look.add_argument("--top", default="", choices=tops, help="count by it, the most frequent first")
+    look.add_argument("--limit", type=int, default=_ROWS, help=f"rows shown at most; default: {_ROWS}")
+    look.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _status(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.stages.crawl.status import render, status
+
+    found = status(store, recipe.name, options.version)
+    _print(found, options.json, lambda: render(found, options.hosts))
+
+
+def _why(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.stages.crawl.why import render, verdict, why_all
+
+    urls = list(_lines(options.urls))
+    asked = why_all(store, recipe.name, recipe.crawl, urls, options.version)
+    if len(urls) == 1:
+        (found,) = asked
+        _print(found, options.json, lambda: render(found))
+    elif options.json:
+        _print(list(asked), True, str)
+    else:
+        for found in asked:
+            print(verdict(found), flush=True)
+
+
+def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from tasks.stages.crawl.inject import member
+    from tasks.stages.crawl.query import Filters, query, render
+
+    filters = Filters(options.status, options.reason, options.host, options.kind, options.url, options.due)
+    top = options.top or ("statuses" if filters == Filters([], [], [], []) else "")
+    partitions = [member(number) for number in range(recipe.crawl.partitions)]
+    found = query(store, recipe.name, partitions, filters, top=top, most=max(1, options.limit), version=options.version)
+    _print(found, options.json, lambda: render(found))
+
+
+def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
+    from datetime import timedelta
+
+    from tasks.stages.crawl.storage import crawldb
+
+    rule = f"--keep {options.keep} --older-than {options.older_than}"
+    found = crawldb.generations(store, recipe.name, options.keep, timedelta(days=options.older_than))
+    rows: list[dict[str, Any]] = []
+    verb = "removed" if options.remove else "would be removed"
+    for one in found:
+        if options.remove and not one.kept:
+            crawldb.remove(one, rule)
+        about = {"version": one.version, "finished": one.finished, "bytes": one.bytes}
+        rows.append({**about, "stays": one.kept, "removed": bool(options.remove and not one.kept)})
+    lines = (
+        f"{row['version']}  {row['finished']:%Y-%m-%d %H:%M}  {row['bytes'] / 1e6:,.1f} MB  "
+        + (f"stays: {row['stays']}" if row["stays"] else verb)
+        for row in rows
+    )
+    _print(rows, options.json, lambda: "\n".join(lines) or f"{recipe.name} has no crawl DB in {store.root}")
+
+
+def _lines(given: Iterable[str]) -> Iterator[str]:
+    for one in given:
+        if one != "-" and not one.startswith("@"):
+            yield one
+            continue
+        try:
+            with open(0 if one == "-" else one[1:], encoding="utf-8", closefd=one != "-") as file:
+                yield from filter(None, map(str.strip, file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{one} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
+
+
+def _print(found: Any, as_json: bool, text: Callable[[], str]) -> None:
+    sys.stdout.write((json.dumps(found, indent=1, default=str, ensure_ascii=False) if as_json else text()) + "\n")
+
+
+def add_takedown_arguments(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of a request."""
+    for name, field, what in (
+        ("url", "urls", "a page"),
+        ("domain", "domains", "a host name, with all names below it"),
+        ("document", "documents", "a document id, 32 hex digits"),
+        ("lift", "lift", "a URL, domain or document id that is no longer taken down"),
+    ):
+        help_text = f"{what}; may be given several times, @FILE reads one per line"
+        command.add_argument(f"--{name}", action="append", default=[], dest=field, metavar=name.upper(), help=help_text)
+    command.add_argument("--reason", default="", help="why, in words; stays on record")
+    command.add_argument("--requested-by", default="", help="who asked for it; stays on record")
+    command.add_argument(
+        "--from-crawl", action="store_true", help="also what the newest crawl cycle lists as withdrawn"
+    )
+    command.add_argument("--date", default="", help="moment of the request, ISO 8601; default: now")
+
+
+def takedown_overrides(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Returns the version, by default the date of the request, and the overrides of the recipe; raises InputError."""
+    try:
+        moment = datetime.fromisoformat(options.date) if options.date else datetime.now(UTC)
+    except ValueError:
+        raise InputError(f'--date "{options.date}" is no date', "write it as 2026-11-21T09:30:00+00:00") from None
+    fields = {f"takedown.{field}": _listed_lines(getattr(options, field)) for field in _FIELDS}
+    words = {"takedown.reason": options.reason, "takedown.requested_by": options.requested_by}
+    version = options.version or moment.strftime(VERSION_FORMAT)
+    return version, {**fields, **words, "takedown.from_crawl": options.from_crawl, **dated(moment)}
+
+
+def _listed_lines(given: list[str]) -> list[str]:
+    return [line for one in given for line in (_read_lines(one[1:]) if one.startswith("@") else [one])]
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
