@@ -1,14 +1,16 @@
-"""Export of token shards for other trainers: Megatron-LM, WebDataset, or a dataset folder of Hugging Face.
+"""Export for others: token shards for another trainer, or a model.
 
-Reads `shards`, `tokenizer` and the takedowns in force, whose documents are left out; writes a new local folder with the
-tokens of whole documents, `tokenizer.json`, and `export.json`: the artifacts that it was made from, and size, sha256
-and documents of every file. Every format names the document of every run of tokens, by id and URL.
+`export` writes shards for Megatron-LM, WebDataset, or a dataset folder of Hugging Face. It reads `shards`, `tokenizer`
+and the takedowns in force, whose documents are left out, and writes the tokens of whole documents and `tokenizer.json`.
+Every format names the document of every run of tokens, by id and URL.
 
-Export of a model: a folder of Hugging Face in the Llama layout, one with a file of llama.cpp beside it, or adapters.
+`export_model` writes a folder of Hugging Face in the Llama layout, one with a file of llama.cpp beside it, or adapters.
+It reads the last milestone of `checkpoint`, or a fine-tuned model whole or as adapters in the layout of PEFT,
+`tokenizer` and the records that these were made from, and writes weights, configurations, tokenizer and the model's
+card (`README.md`).
 
-Reads the last milestone of `checkpoint`, or a fine-tuned model whole or as adapters in the layout of PEFT, `tokenizer`
-and the records that these were made from. Writes a new local folder with weights, configurations, tokenizer, the
-model's card (`README.md`) and `export.json`: the artifact that it was made from, and size and sha256 of every file.
+Both write a new local folder with `export.json`: the artifacts that it was made from, and size and sha256 of every
+file.
 """
 
 import json
@@ -60,6 +62,25 @@ from tasks.trainer.model.model_file import last_weights
 
 Counts = dict[str, int]
 """File -> documents in it."""
+
+_CARD = """---
+configs:
+- config_name: default
+  data_files:
+{splits}---
+# Tokens of {artifact}
+
+One row per document: `input_ids` (the last is end-of-text, {eos_id}), `id`, `url`, `source` and `n_bytes` of its text.
+The vocabulary of {vocab_size:,} entries is in `tokenizer.json`; `export.json` says what the folder was made from.
+"""
+
+ADAPTER = "adapter"
+"""The format of adapters alone."""
+Artifacts = Mapping[str, Artifact]
+
+GGUF = "gguf"
+MODEL_FORMATS = ("model", GGUF, ADAPTER)
+"""`model`: the folder alone; `gguf`: with `model.gguf` in it, too; `adapter`: of a fine-tuning, in PEFT's layout."""
 
 
 def export(store: Store, recipe: str, version: str, kind: str, out: str) -> Path:
@@ -189,18 +210,6 @@ def _webdataset(exporter: _Exporter) -> None:
             exporter.documents[f"{name}.tar"] = exporter.count(name)
 
 
-_CARD = """---
-configs:
-- config_name: default
-  data_files:
-{splits}---
-# Tokens of {artifact}
-
-One row per document: `input_ids` (the last is end-of-text, {eos_id}), `id`, `url`, `source` and `n_bytes` of its text.
-The vocabulary of {vocab_size:,} entries is in `tokenizer.json`; `export.json` says what the folder was made from.
-"""
-
-
 def _huggingface(exporter: _Exporter) -> None:
     """One Parquet file per token shard and a card that names the splits."""
     (exporter.folder / "data").mkdir()
@@ -234,10 +243,6 @@ FORMATS: dict[str, Callable[[_Exporter], None]] = {
     "webdataset": _webdataset,
     "huggingface": _huggingface,
 }
-
-ADAPTER = "adapter"
-"""The format of adapters alone."""
-Artifacts = Mapping[str, Artifact]
 
 
 @dataclass(frozen=True)
@@ -303,11 +308,6 @@ def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
     if tokenizer is None:
         raise InputError(f"the tokenizer of {model.address} is gone", "restore it, or make it again with the examples")
     return model, described, tokenizer.read("tokenizer.json").decode(), chat_template(run["template"])
-
-
-GGUF = "gguf"
-MODEL_FORMATS = ("model", GGUF, ADAPTER)
-"""`model`: the folder alone; `gguf`: with `model.gguf` in it, too; `adapter`: of a fine-tuning, in PEFT's layout."""
 
 
 def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *, tuned: bool = False) -> Path:

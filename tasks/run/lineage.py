@@ -1,12 +1,8 @@
-"""Lineage: the artifacts of a version, its own and those that they were made from.
+"""Lineage: the artifacts of a version, its own, those that they were made from, and those of the version before.
 
 Reads records. Where only some stages of a version were run, with a source version, the artifacts of the others are
-those that the records list; artifacts are never matched by name alone.
-
-Inputs of the previous version, such as the crawl DB or the decided mixture.
-
-Reads the records of artifacts. The previous version is the newest other one that was completed (`ledger.newest`); once
-a stage has read it, later runs of the same version read the same one.
+those that the records list; artifacts are never matched by name alone. The previous version is the newest other one
+that was completed (`ledger.newest`); once a stage has read it, later runs of the same version read the same one.
 """
 
 import logging
@@ -23,6 +19,8 @@ from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.recipe import Recipe
 
 log = logging.getLogger("sluice.lineage")
+
+Found = dict[str, Artifact | list[Artifact]]
 
 
 def artifacts_of_version(store: Store, recipe: str, kind: str, version: str) -> list[Artifact]:
@@ -106,6 +104,54 @@ def chain_of(artifact: Artifact) -> dict[str, Artifact]:
     return _followed(artifact.store, recipe, {kind: artifact})
 
 
+def as_read(store: Store, ref: InputRef) -> Artifact | None:
+    """Opens the artifact of a reference, if it exists and is unchanged since it was read."""
+    artifact = Artifact.find(store, ArtifactId.parse(ref.address))
+    if artifact and (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):
+        log.warning("[%s] was made again since it was read, with another result: it is not used", ref.address)
+        return None
+    return artifact
+
+
+def previous_inputs(
+    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found, source_version: str | None = None
+) -> Found:
+    """Returns the inputs of the previous version by role, without an entry where there is none.
+
+    Args:
+        recipe: the whole run.
+        store: store of its artifacts.
+        stage: the stage that reads them.
+        own: id of the artifact that it writes.
+        current: its inputs of its own version, by role; of the source version where they are missing there.
+        source_version: version to read missing inputs of (`Previous.accumulates`).
+
+    Raises:
+        InputError: the previous version has another number of members than the recipe; or, of what accumulates, another
+            version has been completed since this one was begun.
+    """
+    if not stage.previous or (stage.previous_if and not recipe.field(stage.previous_if)):
+        return {}
+    member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
+    deciding = Artifact.find(store, own) or current.get(stage.previous_as)
+    source = _same_cycle(recipe, store, own, current, source_version)
+    found: Found = {}
+    for role, previous in stage.previous.items():
+        like = deciding or (
+            _completed(recipe, store, previous, own.version) or source if previous.accumulates else None
+        )
+        if isinstance(like, Artifact):
+            addresses = _read_by(like, role)
+            if previous.accumulates and source_version is None and like.address != own:
+                _require_newest(recipe, store, previous, role, like, own.version)
+        else:
+            addresses = _newest_completed(recipe, store, previous, member, own.version)
+        artifacts = [Artifact.open_at(store, address) for address in addresses]
+        if artifacts:
+            found[role] = artifacts if previous.kind.endswith("/*") and not member else artifacts[0]
+    return found
+
+
 def _followed(store: Store, recipe: str, own: Mapping[str, Artifact]) -> dict[str, Artifact]:
     """Returns what records lead to, by kind; of a kind that none leads to, the one of `own`."""
     found: dict[str, Artifact] = {}
@@ -157,57 +203,6 @@ def _inputs(artifact: Artifact, recipe: str) -> Iterator[InputRef]:
     for ref in artifact.record.inputs:
         if ref.address.startswith(f"{recipe}/") and not (stage and ref.role in stage.of_other_versions):
             yield ref
-
-
-def as_read(store: Store, ref: InputRef) -> Artifact | None:
-    """Opens the artifact of a reference, if it exists and is unchanged since it was read."""
-    artifact = Artifact.find(store, ArtifactId.parse(ref.address))
-    if artifact and (artifact.record.fingerprint, artifact.record.content) != (ref.fingerprint, ref.content):
-        log.warning("[%s] was made again since it was read, with another result: it is not used", ref.address)
-        return None
-    return artifact
-
-
-Found = dict[str, Artifact | list[Artifact]]
-
-
-def previous_inputs(
-    recipe: Recipe, store: Store, stage: StageSpec, own: ArtifactId, current: Found, source_version: str | None = None
-) -> Found:
-    """Returns the inputs of the previous version by role, without an entry where there is none.
-
-    Args:
-        recipe: the whole run.
-        store: store of its artifacts.
-        stage: the stage that reads them.
-        own: id of the artifact that it writes.
-        current: its inputs of its own version, by role; of the source version where they are missing there.
-        source_version: version to read missing inputs of (`Previous.accumulates`).
-
-    Raises:
-        InputError: the previous version has another number of members than the recipe; or, of what accumulates, another
-            version has been completed since this one was begun.
-    """
-    if not stage.previous or (stage.previous_if and not recipe.field(stage.previous_if)):
-        return {}
-    member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
-    deciding = Artifact.find(store, own) or current.get(stage.previous_as)
-    source = _same_cycle(recipe, store, own, current, source_version)
-    found: Found = {}
-    for role, previous in stage.previous.items():
-        like = deciding or (
-            _completed(recipe, store, previous, own.version) or source if previous.accumulates else None
-        )
-        if isinstance(like, Artifact):
-            addresses = _read_by(like, role)
-            if previous.accumulates and source_version is None and like.address != own:
-                _require_newest(recipe, store, previous, role, like, own.version)
-        else:
-            addresses = _newest_completed(recipe, store, previous, member, own.version)
-        artifacts = [Artifact.open_at(store, address) for address in addresses]
-        if artifacts:
-            found[role] = artifacts if previous.kind.endswith("/*") and not member else artifacts[0]
-    return found
 
 
 def _same_cycle(
