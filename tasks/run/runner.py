@@ -121,7 +121,7 @@ def _tracked(
     run.message.registered, run.message.aliases = output.model, output.aliases
     if _end_tracking(store, run, "FINISHED", artifact):
         with suppress(Exception):
-            outbox.send(store)
+            outbox.send_messages(store)
     if run.url:
         with store.write(f"{artifact.address.path}/{TRACKING}") as file:
             file.write(json.dumps({"url": run.url}).encode())
@@ -135,7 +135,7 @@ def _end_tracking(
     sent = run.close(status, artifact, " ".join(str(error).split()) if error else "")
     if not sent:
         with suppress(SluiceError, OSError):  # a full store has been reported already
-            outbox.keep(store, run.message)
+            outbox.keep_message(store, run.message)
     return sent
 
 

@@ -289,12 +289,12 @@ def _sync(options: argparse.Namespace) -> None:
 
     store = open_store(_recipe(options))
     try:
-        sent = outbox.send(store)
+        sent = outbox.send_messages(store)
     except Exception as error:
         raise TransientError(
-            f"MLflow does not take {outbox.waiting(store)} waiting runs ({error})", "start it and run again"
+            f"MLflow does not take {outbox.waiting_messages(store)} waiting runs ({error})", "start it and run again"
         ) from None
-    print(f"{sent} sent, {outbox.waiting(store)} waiting")
+    print(f"{sent} sent, {outbox.waiting_messages(store)} waiting")
 
 
 def _filters(_options: argparse.Namespace) -> None:

@@ -240,11 +240,11 @@ def test_what_mlflow_missed_is_kept_and_sent_once_it_is_back(tmp_path: Path) -> 
     run = tracked(uri, "late", artifact, "dag/run")
     assert not run.close("FINISHED", artifact)
     assert time.monotonic() - begin < 60
-    outbox.keep(store, run.message)
-    assert outbox.waiting(store) == 1
+    outbox.keep_message(store, run.message)
+    assert outbox.waiting_messages(store) == 1
     with mlflow_server(tmp_path / "mlflow", port):
-        assert outbox.send(store) == 1
-        assert outbox.waiting(store) == 0
+        assert outbox.send_messages(store) == 1
+        assert outbox.waiting_messages(store) == 0
         (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy"]
         assert late.data.metrics["rows_out"] == artifact.record.rows_out
         assert late.data.metrics["loss"] == 1.0
