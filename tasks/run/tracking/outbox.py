@@ -13,29 +13,29 @@ from tasks.run.tracking.send import deliver
 
 log = logging.getLogger("sluice.tracking")
 
-FOLDER = ".outbox"
+OUTBOX = ".outbox"
 
 
-def keep(store: Store, message: Message) -> None:
+def keep_message(store: Store, message: Message) -> None:
     """Writes a message to the outbox; it replaces an earlier one about the same run."""
     name = sha256_of(message.key.encode())[:24]
-    with store.write(f"{FOLDER}/{name}.json") as file:
+    with store.write(f"{OUTBOX}/{name}.json") as file:
         file.write(message.to_json())
 
 
-def waiting(store: Store) -> int:
+def waiting_messages(store: Store) -> int:
     """Returns the number of messages in the outbox."""
-    return len(store.list(FOLDER))
+    return len(store.list(OUTBOX))
 
 
-def send(store: Store) -> int:
+def send_messages(store: Store) -> int:
     """Sends all messages; returns their number.
 
     Raises:
         Exception: of the MLflow client; unsent messages stay in the outbox.
     """
     sent = 0
-    for path in store.list(FOLDER):
+    for path in store.list(OUTBOX):
         message = Message.from_json(store.read(path))
         artifact = Artifact.find(store, ArtifactId.parse(message.artifact)) if message.artifact else None
         deliver(message, artifact)
