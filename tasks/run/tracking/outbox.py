@@ -8,7 +8,7 @@ import logging
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.digest import sha256_of
 from tasks.core.store import Store
-from tasks.run.tracking.message import Message
+from tasks.run.tracking import Message
 from tasks.run.tracking.send import deliver
 
 log = logging.getLogger("sluice.tracking")

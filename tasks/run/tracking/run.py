@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tasks.core.artifact import Artifact
 from tasks.core.stage import Listener
-from tasks.run.tracking.message import Message, TrackingContext, run_url
+from tasks.run.tracking import Message, TrackingContext, run_url
 from tasks.run.tracking.send import deliver, open_run, send_metrics
 
 log = logging.getLogger("sluice.tracking")

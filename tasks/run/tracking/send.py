@@ -17,8 +17,7 @@ from typing import Any
 from tasks.core.artifact import Artifact, ArtifactId, Record
 from tasks.core.ledger import newest
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.tracking import describe
-from tasks.run.tracking.message import Message
+from tasks.run.tracking import Message, describe
 
 log = logging.getLogger("sluice.tracking")
 
