@@ -4,13 +4,19 @@ import os
 import time
 from pathlib import Path
 
+from tests.waiting import until
+
 
 class Counted:
-    """Doubles numbers; notes in `folder` each process that it was unpickled in, and each call."""
+    """Doubles numbers; notes in `folder` each process that it was unpickled in, and each call.
 
-    def __init__(self, folder: Path, seconds: float = 0.0, ballast: int = 0) -> None:
+    With `processes`, the first call waits until so many have it.
+    """
+
+    def __init__(self, folder: Path, seconds: float = 0.0, ballast: int = 0, processes: int = 1) -> None:
         self.folder = folder
         self.seconds = seconds
+        self.processes = processes
         self.ballast = bytes(ballast)
 
     def __setstate__(self, state: dict) -> None:
@@ -20,6 +26,7 @@ class Counted:
     def __call__(self, number: int) -> int:
         note(self.folder / "called", str(number))
         time.sleep(self.seconds)
+        until(lambda: len(noted(self.folder / "unpickled")) >= self.processes, 300)
         return 2 * number
 
 

@@ -112,7 +112,7 @@ def test_a_stage_follows_a_growing_cluster(dask: Dask, tmp_path: Path) -> None:
     with open_engine(dask.address) as engine:
         assert engine.workers == 1
         grown = later(dask.worker, lambda: noted(tmp_path / "called"))
-        assert dict(engine.map(Counted(tmp_path, seconds=0.1), range(60))) == DOUBLED
+        assert dict(engine.map(Counted(tmp_path, processes=2), range(60))) == DOUBLED
         grown.join()
         assert engine.workers == 2
     assert len(set(noted(tmp_path / "unpickled"))) == 2

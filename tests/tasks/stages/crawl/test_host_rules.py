@@ -24,7 +24,7 @@ async def rules_of(config, **options):
 
 
 def config_of(**settings):
-    return CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 1.0, **settings})
+    return CrawlConfig(**{"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "timeout_s": 10.0, **settings})
 
 
 async def looked_up(rules, url):
