@@ -24,7 +24,8 @@ from tasks.run.lineage import artifacts_of_version, as_read
 from tasks.run.place import TrainPlace, all_filled, filled
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
-from tasks.run.tracking import TrackingContext, describe, outbox
+from tasks.run.tracking import TrackingContext, describe
+from tasks.run.tracking.outbox import keep_message, send_messages
 from tasks.run.tracking.run import StageRun
 from tasks.trainer.place import (
     CHECK_VARIABLE,
@@ -121,7 +122,7 @@ def _tracked(
     run.message.registered, run.message.aliases = output.model, output.aliases
     if _end_tracking(store, run, "FINISHED", artifact):
         with suppress(Exception):
-            outbox.send_messages(store)
+            send_messages(store)
     if run.url:
         with store.write(f"{artifact.address.path}/{TRACKING}") as file:
             file.write(json.dumps({"url": run.url}).encode())
@@ -135,7 +136,7 @@ def _end_tracking(
     sent = run.close(status, artifact, " ".join(str(error).split()) if error else "")
     if not sent:
         with suppress(SluiceError, OSError):  # a full store has been reported already
-            outbox.keep_message(store, run.message)
+            keep_message(store, run.message)
     return sent
 
 

@@ -285,16 +285,16 @@ def _ledger(options: argparse.Namespace) -> None:
 def _sync(options: argparse.Namespace) -> None:
     from tasks.core.errors import TransientError
     from tasks.run.runner import open_store
-    from tasks.run.tracking import outbox
+    from tasks.run.tracking.outbox import send_messages, waiting_messages
 
     store = open_store(_recipe(options))
     try:
-        sent = outbox.send_messages(store)
+        sent = send_messages(store)
     except Exception as error:
         raise TransientError(
-            f"MLflow does not take {outbox.waiting_messages(store)} waiting runs ({error})", "start it and run again"
+            f"MLflow does not take {waiting_messages(store)} waiting runs ({error})", "start it and run again"
         ) from None
-    print(f"{sent} sent, {outbox.waiting_messages(store)} waiting")
+    print(f"{sent} sent, {waiting_messages(store)} waiting")
 
 
 def _filters(_options: argparse.Namespace) -> None:

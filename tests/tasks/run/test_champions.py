@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.tracking import outbox
+from tasks.run.tracking.outbox import OUTBOX, send_messages
 from tests.kills import die_in
 from tests.tasks.run.champions import JUDGED, STEPS, Champions, champions_in, recipe_in
 from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server
@@ -128,17 +128,17 @@ def test_aliases_follow_the_newest_decision_whenever_mlflow_hears_of_it(
     champions.checkpoint("v1", YOUNG)
     for stage in JUDGED:
         champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # nobody listens
-    missed = {path: champions.store.read(path) for path in champions.store.list(outbox.OUTBOX)}
+    missed = {path: champions.store.read(path) for path in champions.store.list(OUTBOX)}
     assert len(missed) == 2
     with mlflow_server(tmp_path / "mlflow", port):
-        assert outbox.send_messages(champions.store) == 2
+        assert send_messages(champions.store) == 2
         assert aliases(uri) == {"champion": "test/model@v1", "challenger": "test/model@v1"}
         champions.judge("v2", OLD, uri)
         assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v2"}
         for path, message in missed.items():
             with champions.store.write(path) as file:
                 file.write(message)
-        assert outbox.send_messages(champions.store) == 2
+        assert send_messages(champions.store) == 2
         assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v2"}, "none is moved back"
         champions.judge("v3", MIDDLE, uri)
         assert aliases(uri) == {"champion": "test/model@v2", "challenger": "test/model@v3"}

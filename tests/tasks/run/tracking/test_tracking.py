@@ -21,7 +21,8 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
-from tasks.run.tracking import TrackingContext, describe, outbox
+from tasks.run.tracking import TrackingContext, describe
+from tasks.run.tracking.outbox import keep_message, send_messages, waiting_messages
 from tasks.run.tracking.run import StageRun
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
@@ -240,11 +241,11 @@ def test_what_mlflow_missed_is_kept_and_sent_once_it_is_back(tmp_path: Path) -> 
     run = tracked(uri, "late", artifact, "dag/run")
     assert not run.close("FINISHED", artifact)
     assert time.monotonic() - begin < 60
-    outbox.keep_message(store, run.message)
-    assert outbox.waiting_messages(store) == 1
+    keep_message(store, run.message)
+    assert waiting_messages(store) == 1
     with mlflow_server(tmp_path / "mlflow", port):
-        assert outbox.send_messages(store) == 1
-        assert outbox.waiting_messages(store) == 0
+        assert send_messages(store) == 1
+        assert waiting_messages(store) == 0
         (late,) = [one for name, one in runs_of(uri, "late").items() if name == "toy"]
         assert late.data.metrics["rows_out"] == artifact.record.rows_out
         assert late.data.metrics["loss"] == 1.0
