@@ -1,12 +1,19 @@
-"""The MLflow run of one stage run: opened at its start, fed while it runs, closed at its end."""
+"""The MLflow run of one stage run: opened at its start, fed while it runs, closed at its end.
+
+Outbox of messages to MLflow that could not be sent, because the server was down.
+
+Reads and writes `.outbox/` in the store; a message is removed when it has been sent.
+"""
 
 import base64
 import logging
 import time
 from collections.abc import Callable, Mapping
 
-from tasks.core.artifact import Artifact
+from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.digest import sha256_of
 from tasks.core.stage import Listener
+from tasks.core.store import Store
 from tasks.run.tracking import Message, TrackingContext, run_url
 from tasks.run.tracking.send import deliver, open_run, send_metrics
 
@@ -70,3 +77,38 @@ class StageRun(Listener):
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+log = logging.getLogger("sluice.tracking")
+
+OUTBOX = ".outbox"
+
+
+def keep_message(store: Store, message: Message) -> None:
+    """Writes a message to the outbox; it replaces an earlier one about the same run."""
+    name = sha256_of(message.key.encode())[:24]
+    with store.write(f"{OUTBOX}/{name}.json") as file:
+        file.write(message.to_json())
+
+
+def waiting_messages(store: Store) -> int:
+    """Returns the number of messages in the outbox."""
+    return len(store.list(OUTBOX))
+
+
+def send_messages(store: Store) -> int:
+    """Sends all messages; returns their number.
+
+    Raises:
+        Exception: of the MLflow client; unsent messages stay in the outbox.
+    """
+    sent = 0
+    for path in store.list(OUTBOX):
+        message = Message.from_json(store.read(path))
+        artifact = Artifact.find(store, ArtifactId.parse(message.artifact)) if message.artifact else None
+        deliver(message, artifact)
+        store.remove(path)
+        sent += 1
+    if sent:
+        log.info("sent %d stage runs of the outbox to MLflow", sent)
+    return sent
