@@ -1,10 +1,8 @@
 """Tracking of stage runs in MLflow: one experiment per recipe, one run per stage run, one parent run per DAG run.
 
 Only this package imports mlflow (1.5 CPU-seconds, so inside functions). Tracking is optional: a stage continues when
-the server is down; unsent messages are stored (`outbox`) and sent by the next stage that reaches the server, or by
-`python -m tasks sync`.
-
-Message with everything to send to MLflow about one stage run. Imports no MLflow; may stay in the outbox for days.
+the server is down. What is to be sent of a stage run is a message (`Message`); unsent ones may stay in the outbox for
+days, and are sent by the next stage that reaches the server, or by `python -m tasks sync`.
 """
 
 import json
@@ -12,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 
 TRAINING_VIEW = "workflowType=machine_learning"
 """Query of the URL of an MLflow page that selects the view of model training."""
+
+__all__ = ["TrackingContext"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,3 @@ def run_url(message: Message) -> str:
         return ""
     experiment, _, run_id = message.run_id.partition("/")
     return f"{message.context.uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}?{TRAINING_VIEW}"
-
-
-__all__ = ["TrackingContext"]

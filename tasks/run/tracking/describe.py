@@ -1,13 +1,9 @@
-"""Descriptions for the pages of MLflow: of an experiment, of the run of a DAG, and of the run of a stage.
+"""Descriptions on the pages of MLflow: of an experiment, of the run of a DAG, and of the run of a stage.
 
-Reads a recipe, records of artifacts and the tags of experiments and runs; returns Markdown, deterministic. MLflow keeps
-a description as the tag `mlflow.note.content`.
-
-Descriptions on the pages of MLflow: of a stage's run, of the run of its DAG, and of the experiment.
-
-Reads and writes tags through an MLflow client. A description that a person has written is kept: a tag with the digest
-of the last description written here distinguishes them. Of several stages that end at the same time the last one writes
-for all, since the outcome of each is a tag of its own.
+Reads a recipe, records of artifacts and the tags of experiments and runs; writes Markdown, deterministic, as the tag
+`mlflow.note.content`. A description that a person has written is kept: a tag with the digest of the last description
+written here distinguishes them. Of several stages that end at the same time the last one writes for all, since the
+outcome of each is a tag of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,6 +28,30 @@ LONGEST = 4500
 """Longest description in characters; a tag of an experiment is limited to 5,000."""
 
 _SHOWN = 4
+
+NOTE = "mlflow.note.content"
+_OURS = "sluice.note"
+
+
+def on_run(client: Any, run_id: str, text: str) -> None:
+    """Writes the description of the run of a stage."""
+    _write(client.get_run(run_id).data.tags, text, partial(client.set_tag, run_id))
+
+
+def on_dag_run(client: Any, run_id: str, key: str, name: str, outcome: str) -> None:
+    """Writes the description of the run of a DAG, identified by `key`, with the outcome of the stage `name`."""
+    client.set_tag(run_id, STAGE + name, outcome)
+    tags = client.get_run(run_id).data.tags
+    _write(tags, dag_run(key, tags), partial(client.set_tag, run_id))
+
+
+def on_experiment(client: Any, experiment: str, description: str, record: Record | None = None) -> None:
+    """Writes the description of an experiment; `record` is that of a stage's newest artifact, if there is one."""
+    if record and record.stage in HEADLINES:
+        newest = f"`{record.artifact}`: {outcome(record)}"
+        client.set_experiment_tag(experiment, NEWEST + record.stage, newest)
+    tags = client.get_experiment(experiment).tags
+    _write(tags, experiment(description, tags), partial(client.set_experiment_tag, experiment))
 
 
 def recipe(described: Recipe) -> str:
@@ -97,31 +117,6 @@ def _listed(words: list[str]) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
-
-
-NOTE = "mlflow.note.content"
-_OURS = "sluice.note"
-
-
-def on_run(client: Any, run_id: str, text: str) -> None:
-    """Writes the description of the run of a stage."""
-    _write(client.get_run(run_id).data.tags, text, partial(client.set_tag, run_id))
-
-
-def on_dag_run(client: Any, run_id: str, key: str, name: str, outcome: str) -> None:
-    """Writes the description of the run of a DAG, identified by `key`, with the outcome of the stage `name`."""
-    client.set_tag(run_id, STAGE + name, outcome)
-    tags = client.get_run(run_id).data.tags
-    _write(tags, dag_run(key, tags), partial(client.set_tag, run_id))
-
-
-def on_experiment(client: Any, experiment: str, description: str, record: Record | None = None) -> None:
-    """Writes the description of an experiment; `record` is that of a stage's newest artifact, if there is one."""
-    if record and record.stage in HEADLINES:
-        newest = f"`{record.artifact}`: {outcome(record)}"
-        client.set_experiment_tag(experiment, NEWEST + record.stage, newest)
-    tags = client.get_experiment(experiment).tags
-    _write(tags, experiment(description, tags), partial(client.set_experiment_tag, experiment))
 
 
 def _write(tags: Mapping[str, str], text: str, set_tag: Callable[[str, str], None]) -> None:

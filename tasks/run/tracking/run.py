@@ -1,8 +1,7 @@
-"""The MLflow run of one stage run: opened at its start, fed while it runs, closed at its end.
+"""The MLflow run of one stage run, opened at its start, fed while it runs, closed at its end; and the outbox.
 
-Outbox of messages to MLflow that could not be sent, because the server was down.
-
-Reads and writes `.outbox/` in the store; a message is removed when it has been sent.
+Reads and writes `.outbox/` in the store: messages that could not be sent, because the server was down. A message is
+removed when it has been sent.
 """
 
 import base64
@@ -20,6 +19,8 @@ from tasks.run.tracking.send import deliver, open_run, send_metrics
 log = logging.getLogger("sluice.tracking")
 
 _FLUSH_S = 3.0
+
+OUTBOX = ".outbox"
 
 
 class StageRun(Listener):
@@ -75,15 +76,6 @@ class StageRun(Listener):
         return True
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-log = logging.getLogger("sluice.tracking")
-
-OUTBOX = ".outbox"
-
-
 def keep_message(store: Store, message: Message) -> None:
     """Writes a message to the outbox; it replaces an earlier one about the same run."""
     name = sha256_of(message.key.encode())[:24]
@@ -112,3 +104,7 @@ def send_messages(store: Store) -> int:
     if sent:
         log.info("sent %d stage runs of the outbox to MLflow", sent)
     return sent
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

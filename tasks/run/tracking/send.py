@@ -1,6 +1,7 @@
-"""Sending of messages to MLflow. Every call may be repeated: runs are found again by their key.
+"""Sending of messages to MLflow: runs, their metrics and files, registered models and their aliases.
 
-Models in MLflow's registry: a version with its card and its lineage as tags, and aliases of versions.
+Every call may be repeated: runs are found again by their key, models by their fingerprint. A registered model has its
+card, and its lineage as tags.
 """
 
 import base64
@@ -23,6 +24,64 @@ log = logging.getLogger("sluice.tracking")
 
 _FOLDER = "model"
 """Folder of a model's files in the artifact of the stage `register`."""
+
+_BATCH = 900  # MLflow takes 1,000 metrics in one call
+_TEXT = 450  # longest parameter and tag that every backend takes
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # as MLflow's UI calls model training
+
+
+def deliver(message: Message, artifact: Artifact | None) -> None:
+    """Sends all of `message` and ends the run; may be repeated. Raises the exceptions of the MLflow client."""
+    client = open_run(message)
+    run_id = message.run_id.partition("/")[2]
+    send_metrics(message)
+    for name in list(message.files):
+        _send_file(client, run_id, name, base64.b64decode(message.files[name]))
+        del message.files[name]
+    if artifact:
+        _send_record(client, run_id, artifact)
+        if message.registered:
+            folder, name = message.registered
+            register(client, name or message.context.experiment, folder, run_id, artifact)
+        if message.aliases:
+            set_aliases(client, message, run_id, artifact)
+    if message.error:
+        client.set_tag(run_id, "sluice.error", message.error[:_TEXT])
+    _describe(client, message, artifact.record if artifact else None)
+    client.set_terminated(run_id, status=message.status)
+    if parent := _parent_of(client, run_id):
+        client.set_terminated(parent, status=message.status)
+
+
+def open_run(message: Message) -> Any:
+    """Creates or finds the message's run and its parent; returns the client."""
+    client = _client(message.context.uri)
+    if message.run_id:
+        return client
+    context = message.context
+    experiment = _experiment(client, context.experiment)
+    describe.on_experiment(client, experiment, context.description)
+    tags = {**context.tags, "sluice.run_key": message.key, "sluice.stage": message.name}
+    if context.parent_key:
+        tags["mlflow.parentRunId"] = _find_or_create(
+            client, experiment, "sluice.dag_run", context.parent_key, context.parent_key, context.tags
+        )
+    message.run_id = (
+        f"{experiment}/{_find_or_create(client, experiment, 'sluice.run_key', message.key, message.name, tags)}"
+    )
+    describe.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
+    return client
+
+
+def send_metrics(message: Message) -> None:
+    """Sends the metrics of `message`, and removes them from it."""
+    from mlflow.entities import Metric
+
+    client = open_run(message)
+    while message.metrics:
+        batch = message.metrics[:_BATCH]
+        client.log_batch(message.run_id.partition("/")[2], metrics=[Metric(*metric) for metric in batch])
+        del message.metrics[: len(batch)]
 
 
 def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Artifact) -> str:
@@ -97,34 +156,6 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-_BATCH = 900  # MLflow takes 1,000 metrics in one call
-_TEXT = 450  # longest parameter and tag that every backend takes
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # as MLflow's UI calls model training
-
-
-def deliver(message: Message, artifact: Artifact | None) -> None:
-    """Sends all of `message` and ends the run; may be repeated. Raises the exceptions of the MLflow client."""
-    client = open_run(message)
-    run_id = message.run_id.partition("/")[2]
-    send_metrics(message)
-    for name in list(message.files):
-        _send_file(client, run_id, name, base64.b64decode(message.files[name]))
-        del message.files[name]
-    if artifact:
-        _send_record(client, run_id, artifact)
-        if message.registered:
-            folder, name = message.registered
-            register(client, name or message.context.experiment, folder, run_id, artifact)
-        if message.aliases:
-            set_aliases(client, message, run_id, artifact)
-    if message.error:
-        client.set_tag(run_id, "sluice.error", message.error[:_TEXT])
-    _describe(client, message, artifact.record if artifact else None)
-    client.set_terminated(run_id, status=message.status)
-    if parent := _parent_of(client, run_id):
-        client.set_terminated(parent, status=message.status)
-
-
 def _describe(client: Any, message: Message, record: Record | None) -> None:
     experiment, _, run_id = message.run_id.partition("/")
     if record:
@@ -143,26 +174,6 @@ def _client(uri: str) -> Any:
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def open_run(message: Message) -> Any:
-    """Creates or finds the message's run and its parent; returns the client."""
-    client = _client(message.context.uri)
-    if message.run_id:
-        return client
-    context = message.context
-    experiment = _experiment(client, context.experiment)
-    describe.on_experiment(client, experiment, context.description)
-    tags = {**context.tags, "sluice.run_key": message.key, "sluice.stage": message.name}
-    if context.parent_key:
-        tags["mlflow.parentRunId"] = _find_or_create(
-            client, experiment, "sluice.dag_run", context.parent_key, context.parent_key, context.tags
-        )
-    message.run_id = (
-        f"{experiment}/{_find_or_create(client, experiment, 'sluice.run_key', message.key, message.name, tags)}"
-    )
-    describe.on_run(client, message.run_id.partition("/")[2], describe.stage(message.about, None))
-    return client
 
 
 def _experiment(client: Any, name: str) -> str:
@@ -190,17 +201,6 @@ def _find_or_create(client: Any, experiment: str, tag: str, value: str, name: st
 
 def _parent_of(client: Any, run_id: str) -> str:
     return str(client.get_run(run_id).data.tags.get("mlflow.parentRunId", ""))
-
-
-def send_metrics(message: Message) -> None:
-    """Sends the metrics of `message`, and removes them from it."""
-    from mlflow.entities import Metric
-
-    client = open_run(message)
-    while message.metrics:
-        batch = message.metrics[:_BATCH]
-        client.log_batch(message.run_id.partition("/")[2], metrics=[Metric(*metric) for metric in batch])
-        del message.metrics[: len(batch)]
 
 
 def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
