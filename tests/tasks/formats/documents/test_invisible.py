@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.invisible, by way of tasks.formats.documents.text: what no reader sees goes, except where it changes
+"""Contract of tasks.formats.documents.text, by way of tasks.formats.documents.text: what no reader sees goes, except where it changes
 what is seen."""
 
 import sys
