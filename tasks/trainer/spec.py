@@ -1,16 +1,8 @@
-"""Builds the specification of a training run: weights of the sources, where the shards are, the plan as local files.
+"""Builds the specification of a training or a fine-tuning, and the mixture of a run.
 
-Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; fills a
-folder with links to the plan's files, and with the held-out documents that the run is to measure. Shards of training
-text are not fetched: ranks read the ranges that they need.
-
-The mixture of a run: the weights of both stages on the grid, after replay.
-
-Computes only; sequences are those of the plan.
-
-Builds the specification of a fine-tuning.
-
-Reads the records of the artifacts `examples` and `base`, the summary of the examples and the base's `model.json`.
+Reads the records of the artifacts `shards` and `plan` and, where there are such, `mixture` and `initial`; of a
+fine-tuning those of `examples` and `base`. Fills a folder with links to the plan's files, and with the held-out
+documents that the run is to measure. Shards of training text are not fetched: ranks read the ranges that they need.
 """
 
 import json
@@ -34,6 +26,12 @@ from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights
 from tasks.trainer.place import CHECK_EVERY, Layout
 from tasks.trainer.tuning.config import FinetuneConfig
+
+log = logging.getLogger("sluice.train")
+WORTH = 4.0
+"""Epochs up to which repeated text is worth about as much as new text (see `TrainConfig.repetition_cap`)."""
+KINDS = {"sft": "instructions", "dpo": "preferences"}
+"""The kind of examples that each loss reads."""
 
 
 def make_spec(
@@ -78,28 +76,48 @@ def make_spec(
     )
 
 
-def _mixture(config: TrainConfig, plan: Plan, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
-    """Returns the weights of both stages: of the canaries, of the recipe, or by number of sequences."""
-    decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
-    return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
+def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: int, keep_every: int) -> TrainSpec:
+    """Returns the specification of the run.
 
+    Args:
+        config: settings.
+        inputs: `examples` and `base`.
+        out: folder of the run.
+        check_every: see `TrainSpec`.
+        keep_every: see `TrainSpec`.
 
-def _local(artifact: Artifact, folder: Path) -> Path:
-    """Fills `folder` with links to the files of a plan, by their own names, and returns it.
-
-    A file that was fetched from a remote store has another name.
+    Raises:
+        InputError: there is no such base, its tokenizer is another one, or the examples are of the other kind.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for file in artifact.files(f"{FOLDER}/"):
-        (folder / Path(file).name).symlink_to(artifact.local(file))
-    return folder
-
-
-log = logging.getLogger("sluice.train")
-
-WORTH = 4.0
-"""Epochs up to which repeated text is worth about as much as new text (see `TrainConfig.repetition_cap`)."""
+    if "base" not in inputs:
+        raise InputError(f"[finetune] base: no version of {config.base} is complete", "train one, or name another")
+    examples = inputs["examples"]
+    summary = json.loads(examples.read(SUMMARY))
+    if summary["kind"] != KINDS[config.loss]:
+        raise InputError(
+            f'[finetune] loss = "{config.loss}" reads {KINDS[config.loss]}, and {examples.address} has '
+            f"{summary['kind']}",
+            "set [finetune] loss, or [examples] kind and files",
+        )
+    model, initial = base_weights(inputs["base"], summary["tokenizer_sha256"])
+    return TrainSpec(
+        run=config.training(model),
+        weights={SOURCE: 1.0},
+        shards=ShardsSpec(store=examples.store.root, artifact=str(examples.address), content=examples.record.content),
+        initial=initial,
+        tuning=TuningSpec(
+            loss=config.loss,
+            beta=config.beta,
+            lora=config.lora,
+            vocab_size=summary["vocab_size"],
+            eos_id=summary["eos_id"],
+            seq_len=summary["seq_len"],
+        ),
+        plan="",
+        out=str(out),
+        check_every=check_every,
+        keep_every=keep_every,
+    )
 
 
 def mix(
@@ -138,6 +156,24 @@ def epochs(
         for source, times in repetitions(shares, sequences, steps * config.batch_size).items():
             found[source] = found.get(source, 0.0) + times
     return found
+
+
+def _mixture(config: TrainConfig, plan: Plan, inputs: Inputs) -> tuple[dict[str, float], Anneal | None]:
+    """Returns the weights of both stages: of the canaries, of the recipe, or by number of sequences."""
+    decided = json.loads(inputs["mixture"].read("mixture.json"))["weights"] if "mixture" in inputs else None
+    return mix(config, {source: plan.sequences[source] for source in plan.sources}, decided)
+
+
+def _local(artifact: Artifact, folder: Path) -> Path:
+    """Fills `folder` with links to the files of a plan, by their own names, and returns it.
+
+    A file that was fetched from a remote store has another name.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in artifact.files(f"{FOLDER}/"):
+        (folder / Path(file).name).symlink_to(artifact.local(file))
+    return folder
 
 
 def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str) -> dict[str, float]:
@@ -199,51 +235,3 @@ def _fitting(source: str, factor: float, weights: Mapping[str, float], anneal: A
         [("anneal weight", anneal.weights.get(source, 0.0))] if anneal else []
     )
     return " and ".join(f"{name} {math.floor(share * factor * 10_000) / 10_000:g}" for name, share in stages if share)
-
-
-KINDS = {"sft": "instructions", "dpo": "preferences"}
-"""The kind of examples that each loss reads."""
-
-
-def tuning_spec(config: FinetuneConfig, inputs: Inputs, out: Path, check_every: int, keep_every: int) -> TrainSpec:
-    """Returns the specification of the run.
-
-    Args:
-        config: settings.
-        inputs: `examples` and `base`.
-        out: folder of the run.
-        check_every: see `TrainSpec`.
-        keep_every: see `TrainSpec`.
-
-    Raises:
-        InputError: there is no such base, its tokenizer is another one, or the examples are of the other kind.
-    """
-    if "base" not in inputs:
-        raise InputError(f"[finetune] base: no version of {config.base} is complete", "train one, or name another")
-    examples = inputs["examples"]
-    summary = json.loads(examples.read(SUMMARY))
-    if summary["kind"] != KINDS[config.loss]:
-        raise InputError(
-            f'[finetune] loss = "{config.loss}" reads {KINDS[config.loss]}, and {examples.address} has '
-            f"{summary['kind']}",
-            "set [finetune] loss, or [examples] kind and files",
-        )
-    model, initial = base_weights(inputs["base"], summary["tokenizer_sha256"])
-    return TrainSpec(
-        run=config.training(model),
-        weights={SOURCE: 1.0},
-        shards=ShardsSpec(store=examples.store.root, artifact=str(examples.address), content=examples.record.content),
-        initial=initial,
-        tuning=TuningSpec(
-            loss=config.loss,
-            beta=config.beta,
-            lora=config.lora,
-            vocab_size=summary["vocab_size"],
-            eos_id=summary["eos_id"],
-            seq_len=summary["seq_len"],
-        ),
-        plan="",
-        out=str(out),
-        check_every=check_every,
-        keep_every=keep_every,
-    )

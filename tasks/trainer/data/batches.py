@@ -1,19 +1,11 @@
-"""Global batches: which tokens a step trains on, as a function of the step.
+"""Global batches: which tokens a step trains on, as a function of the step, and their look-ahead.
 
 Reads ranges of the token shards, the plan and the order; has no state, so that steps can be computed in any order, by
-several threads, and any number of ranks computes the same batches.
+several threads, and any number of ranks computes the same batches. A fine-tuning has the batches of `tuning.examples`.
 
 At a document boundary the end-of-text token ends document A and starts document B: it is the last label of A and the
 first input of B. So B's first token is predicted from the same token that the evaluation puts before a document, and
 attention from B to A is masked.
-
-What the loop needs of the data of a run: the batch of a step, and what is in it.
-
-Look-ahead: the microbatches of the coming steps are made by threads while the model trains on the present one.
-
-What a step has is a function of the step alone (`batches`), so the number of threads changes when something is made and
-never what. Threads and not processes: a thread makes some tens of millions of tokens a second, mostly within NumPy,
-which a model consumes by the ten thousands; and only the waiting for a remote store takes time, which they share.
 """
 
 from collections import defaultdict
@@ -40,6 +32,12 @@ from tasks.trainer.config import ShardsSpec, TrainSpec
 from tasks.trainer.model.loss import IGNORED
 
 Ints = NDArray[np.int64]
+WORKERS = 2
+LOOK_AHEAD_STEPS = 8
+"""Steps made in advance at most. A remote store that does not answer for this long is not noticed."""
+LOOK_AHEAD_BYTES = 2**28
+"""What they may have together, in bytes of this rank; one step is always made in advance."""
+_BYTES_PER_TOKEN = 3 * 8
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,54 @@ class Batch:
     def pinned(self) -> "Batch":
         """Returns a copy in page-locked memory, from which a GPU reads while the processor goes on."""
         return Batch(*(t.pin_memory() for t in (self.tokens, self.labels, self.documents, self.cu_seqlens)))
+
+
+class Named(Protocol):
+    """Names of the files whose numbers are in slices."""
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """The names, by number."""
+
+
+class StepData(Protocol):
+    """Batches as a function of the step, of a pretraining (`batches`) or a fine-tuning (`tuning.examples`)."""
+
+    vocab_size: int
+    eos_id: int
+    seq_len: int
+    batch_size: int
+    microbatch: int
+    identity: str
+    """Sha256 of all that determines the batches, beside the settings of the loop."""
+
+    @property
+    def plan(self) -> Named:
+        """Names the files."""
+
+    def close(self) -> None:
+        """Ends the threads that fetch."""
+
+    def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
+        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
+
+    def slices_of(self, step: int, number: int) -> list[Slices]:
+        """Returns the slices of each sequence of a microbatch."""
+
+    def documents(self, step: int) -> set[tuple[str, int]]:
+        """Returns (file, row) of what a step's batch has tokens of."""
+
+    def slices(self, step: int) -> list[dict[str, Any]]:
+        """Returns what a step's batch is made of, for a log."""
+
+
+def open_data(spec: TrainSpec) -> StepData:
+    """Opens the data of a run; raises InputError where it is missing, empty or damaged."""
+    if spec.tuning is None:
+        return Batches(spec)
+    from tasks.trainer.tuning.examples import ExampleBatches  # imports pyarrow.ipc, which a pretraining does without
+
+    return ExampleBatches(spec)
 
 
 class Batches:
@@ -217,102 +263,12 @@ class Batches:
             )
 
 
-def opened(spec: ShardsSpec) -> Artifact:
-    """Returns the artifact of the shards; raises InputError where it is not the one that the run was specified with."""
-    artifact = Artifact.open_at(Store(spec.store), ArtifactId.parse(spec.artifact))
-    if artifact.record.content != spec.content:
-        raise InputError(f"{spec.artifact} in {spec.store} was made again since this run began", "run the stage again")
-    return artifact
-
-
-def _numbers(slices: Slices, counts: Ints, used: Ints, seq_len: int) -> Ints:
-    """Returns the number of its slice for each position of sequences, shape (rows, seq_len); padding is the last."""
-    total = len(slices) + len(counts)
-    ends = np.cumsum(counts + 1)
-    lengths = np.empty(total, np.int64)
-    is_slice = np.ones(total, bool)
-    is_slice[ends - 1] = False
-    lengths[is_slice] = slices["length"]
-    lengths[~is_slice] = seq_len - used
-    numbers = np.arange(total) - np.repeat(ends - counts - 1, counts + 1)
-    return np.repeat(numbers, lengths).reshape(len(counts), seq_len)
-
-
-def _runs(slices: Slices, counts: Ints, used: Ints, width: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (shard, offset, length, place) of runs of tokens; slices that follow one another in a file are one run.
-
-    The last run of a sequence has one token more. `place` is the position in rows of `width` tokens, end to end.
-    """
-    shard, offset, length = (slices[name].astype(np.int64) for name in ("shard", "offset", "length"))
-    row = np.repeat(np.arange(len(counts)), counts)
-    begins = np.ones(len(slices), bool)
-    begins[1:] = (np.diff(shard) != 0) | (np.diff(row) != 0) | (offset[1:] != offset[:-1] + length[:-1])
-    at = np.flatnonzero(begins)
-    position = np.cumsum(length) - length - np.repeat(np.cumsum(used) - used, counts)
-    lengths = np.add.reduceat(length, at)
-    is_last = np.append(row[at][1:] != row[at][:-1], True)
-    columns = (shard[at], offset[at], lengths + is_last, row[at] * width + position[at])
-    return cast("Iterator[tuple[int, int, int, int]]", zip(*(column.tolist() for column in columns), strict=True))
-
-
-class Named(Protocol):
-    """Names of the files whose numbers are in slices."""
-
-    @property
-    def shards(self) -> Sequence[str]:
-        """The names, by number."""
-
-
-class StepData(Protocol):
-    """Batches as a function of the step, of a pretraining (`batches`) or a fine-tuning (`tuning.examples`)."""
-
-    vocab_size: int
-    eos_id: int
-    seq_len: int
-    batch_size: int
-    microbatch: int
-    identity: str
-    """Sha256 of all that determines the batches, beside the settings of the loop."""
-
-    @property
-    def plan(self) -> Named:
-        """Names the files."""
-
-    def close(self) -> None:
-        """Ends the threads that fetch."""
-
-    def microbatches(self, step: int, numbers: Sequence[int]) -> dict[int, Batch]:
-        """Returns some microbatches of a step by number: of m microbatches, number n has the sequences n, n + m, .."""
-
-    def slices_of(self, step: int, number: int) -> list[Slices]:
-        """Returns the slices of each sequence of a microbatch."""
-
-    def documents(self, step: int) -> set[tuple[str, int]]:
-        """Returns (file, row) of what a step's batch has tokens of."""
-
-    def slices(self, step: int) -> list[dict[str, Any]]:
-        """Returns what a step's batch is made of, for a log."""
-
-
-def open_data(spec: TrainSpec) -> StepData:
-    """Opens the data of a run; raises InputError where it is missing, empty or damaged."""
-    if spec.tuning is None:
-        return Batches(spec)
-    from tasks.trainer.tuning.examples import ExampleBatches  # imports pyarrow.ipc, which a pretraining does without
-
-    return ExampleBatches(spec)
-
-
-WORKERS = 2
-LOOK_AHEAD_STEPS = 8
-"""Steps made in advance at most. A remote store that does not answer for this long is not noticed."""
-LOOK_AHEAD_BYTES = 2**28
-"""What they may have together, in bytes of this rank; one step is always made in advance."""
-_BYTES_PER_TOKEN = 3 * 8
-
-
 class Loader:
-    """The microbatches of one rank, step by step.
+    """The microbatches of one rank, step by step: threads make those of the coming steps while the model trains.
+
+    A batch is a function of its step, so the number of threads changes when something is made and never what. Threads
+    and not processes: a thread makes some tens of millions of tokens a second, mostly within NumPy, which a model
+    consumes by the ten thousands; and only the waiting for a remote store takes time, which they share.
 
     Args:
         batches: the batches of the run.
@@ -357,3 +313,41 @@ class Loader:
     def _make(self, step: int) -> dict[int, Batch]:
         made = self._batches.microbatches(step, self._numbers)
         return {number: batch.pinned() for number, batch in made.items()} if self._pin else made
+
+
+def opened(spec: ShardsSpec) -> Artifact:
+    """Returns the artifact of the shards; raises InputError where it is not the one that the run was specified with."""
+    artifact = Artifact.open_at(Store(spec.store), ArtifactId.parse(spec.artifact))
+    if artifact.record.content != spec.content:
+        raise InputError(f"{spec.artifact} in {spec.store} was made again since this run began", "run the stage again")
+    return artifact
+
+
+def _numbers(slices: Slices, counts: Ints, used: Ints, seq_len: int) -> Ints:
+    """Returns the number of its slice for each position of sequences, shape (rows, seq_len); padding is the last."""
+    total = len(slices) + len(counts)
+    ends = np.cumsum(counts + 1)
+    lengths = np.empty(total, np.int64)
+    is_slice = np.ones(total, bool)
+    is_slice[ends - 1] = False
+    lengths[is_slice] = slices["length"]
+    lengths[~is_slice] = seq_len - used
+    numbers = np.arange(total) - np.repeat(ends - counts - 1, counts + 1)
+    return np.repeat(numbers, lengths).reshape(len(counts), seq_len)
+
+
+def _runs(slices: Slices, counts: Ints, used: Ints, width: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields (shard, offset, length, place) of runs of tokens; slices that follow one another in a file are one run.
+
+    The last run of a sequence has one token more. `place` is the position in rows of `width` tokens, end to end.
+    """
+    shard, offset, length = (slices[name].astype(np.int64) for name in ("shard", "offset", "length"))
+    row = np.repeat(np.arange(len(counts)), counts)
+    begins = np.ones(len(slices), bool)
+    begins[1:] = (np.diff(shard) != 0) | (np.diff(row) != 0) | (offset[1:] != offset[:-1] + length[:-1])
+    at = np.flatnonzero(begins)
+    position = np.cumsum(length) - length - np.repeat(np.cumsum(used) - used, counts)
+    lengths = np.add.reduceat(length, at)
+    is_last = np.append(row[at][1:] != row[at][:-1], True)
+    columns = (shard[at], offset[at], lengths + is_last, row[at] * width + position[at])
+    return cast("Iterator[tuple[int, int, int, int]]", zip(*(column.tolist() for column in columns), strict=True))

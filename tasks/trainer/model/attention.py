@@ -3,8 +3,6 @@
 A kernel takes the documents of a batch and returns the function that every layer calls; what depends on the documents
 alone is computed once per batch.
 
-Which attention kernel a device has, and which flash attention torch uses there.
-
 | kernel | devices | dtypes | queries of a rank |
 |---|---|---|---|
 | `sdpa_mask` | CPU | all | some or all |
@@ -25,6 +23,59 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Kernel = Callable[[Tensor, Tensor | None], Attend]
 """Maps documents, int64 [batch, sequence], equal within a document and different between neighbours, to an Attend; the
 second argument is int64 [queries], the positions of the queries where a rank has some of them, or None."""
+_FLASH = {"FA4": (9, 10), "FA3": (9,)}
+"""Flash attention in packages of their own that torch can use, newest first, and the SM majors they run on."""
+
+
+def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
+    """Returns the kernel to train with. On a GPU it is never SDPA with a mask, which has no fast kernel there.
+
+    Args:
+        device: of the model.
+        dtype: of queries, keys and values.
+        context: ranks that share the positions of a sequence.
+    """
+    if device.type == "cpu":
+        return sdpa_mask
+    # Imported here: torch._dynamo behind them takes a second or two, which runs on a CPU do not need.
+    flash = dtype in (torch.bfloat16, torch.float16) and torch.cuda.get_device_capability(device) >= (8, 0)
+    if flash and context == 1:
+        from tasks.trainer.model.varlen import varlen
+
+        return varlen
+    from tasks.trainer.model.flex import flex
+
+    return flex
+
+
+def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
+    """A `Kernel`: SDPA with a boolean mask, the reference for the others, and the only one that trains on a CPU."""
+    mask = document_mask(documents, rows)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # Repeated by hand: SDPA's own grouped mode has no fused CPU kernel.
+        share = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    return attend
+
+
+def activate_flash(device: torch.device) -> str:
+    """Makes torch compute flash attention in this process by the newest implementation that card and packages allow.
+
+    Returns:
+        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is torch's own.
+    """
+    major, _ = torch.cuda.get_device_capability(device)
+    for name, majors in _FLASH.items():
+        if major in majors and name in attention.list_flash_attention_impls():
+            try:
+                attention.activate_flash_attention_impl(name)
+            except ImportError:
+                continue
+            return name
+    return "FA2"
 
 
 def document_starts(documents: Tensor) -> Tensor:
@@ -51,58 +102,3 @@ def document_mask(documents: Tensor, rows: Tensor | None = None) -> Tensor:
     rows = positions if rows is None else rows
     causal = rows[:, None] >= positions
     return (documents[:, None, rows, None] == documents[:, None, None, :]) & causal
-
-
-def sdpa_mask(documents: Tensor, rows: Tensor | None = None) -> Attend:
-    """A `Kernel`: SDPA with a boolean mask, the reference for the others, and the only one that trains on a CPU."""
-    mask = document_mask(documents, rows)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # Repeated by hand: SDPA's own grouped mode has no fused CPU kernel.
-        share = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-    return attend
-
-
-_FLASH = {"FA4": (9, 10), "FA3": (9,)}
-"""Flash attention in packages of their own that torch can use, newest first, and the SM majors they run on."""
-
-
-def best_kernel(device: torch.device, dtype: torch.dtype, context: int = 1) -> Kernel:
-    """Returns the kernel to train with. On a GPU it is never SDPA with a mask, which has no fast kernel there.
-
-    Args:
-        device: of the model.
-        dtype: of queries, keys and values.
-        context: ranks that share the positions of a sequence.
-    """
-    if device.type == "cpu":
-        return sdpa_mask
-    # Imported here: torch._dynamo behind them takes a second or two, which runs on a CPU do not need.
-    flash = dtype in (torch.bfloat16, torch.float16) and torch.cuda.get_device_capability(device) >= (8, 0)
-    if flash and context == 1:
-        from tasks.trainer.model.varlen import varlen
-
-        return varlen
-    from tasks.trainer.model.flex import flex
-
-    return flex
-
-
-def activate_flash(device: torch.device) -> str:
-    """Makes torch compute flash attention in this process by the newest implementation that card and packages allow.
-
-    Returns:
-        "FA4" (package flash-attn-4), "FA3" (flash-attn-3), or "FA2", which is torch's own.
-    """
-    major, _ = torch.cuda.get_device_capability(device)
-    for name, majors in _FLASH.items():
-        if major in majors and name in attention.list_flash_attention_impls():
-            try:
-                attention.activate_flash_attention_impl(name)
-            except ImportError:
-                continue
-            return name
-    return "FA2"

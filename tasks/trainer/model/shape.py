@@ -1,18 +1,9 @@
-"""Shape of a decoder, and how many weights it has.
+"""Shape of a decoder: its number of weights, its FLOPs per token, and shapes from 1 M to 70 B weights by name.
 
-Holds what `ModelConfig` can describe and a little more, so that models of others are counted by the same formulas.
-
-Shapes of models from 1 M to 70 B weights, by name: to copy into `[train.model]`, and to measure with.
-
-350m, 760m and 1.3b have the widths and depths of the models that llm-foundry publishes throughput of (MPT; there with a
-feed-forward layer of four times the width instead of SwiGLU of 8/3); 8b and 70b are those of Llama 3 (arXiv 2407.21783,
-table 3).
-
-Floating-point operations of a model per token, for MFU: their share of the peak rate of the devices.
-
-Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B) is the share of the peak that a
-machine without any overhead would need for the same tokens per second. Forward and backward pass count, recomputation
-does not:
+`Shape` holds what `ModelConfig` can describe and a little more, so that models of others are counted by the same
+formulas. FLOPs are those of model FLOPs utilisation (MFU, Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B),
+the share of the devices' peak rate that a machine without any overhead would need for the same tokens per second.
+Forward and backward pass count, recomputation does not:
 
     FLOPs per token = 6 * N + 12 * layers * width of attention * attended length
 
@@ -30,7 +21,6 @@ from tasks.trainer.config import ModelConfig
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
 
 LOSS_ROWS = 512
 """Positions whose logits exist at a time while the loss is computed."""
@@ -98,6 +88,31 @@ class Shape:
         return {"embedding": embedding, "head": head, "layers": layers, "norm": norm, "total": total}
 
 
+def flops_per_token(shape: Shape, attended: float) -> float:
+    """Returns the FLOPs of forward and backward pass per token.
+
+    Args:
+        shape: of the model.
+        attended: mean number of keys that a query is compared with; the sequence length by convention.
+    """
+    return 6 * shape.matmul_weights + 12 * shape.layers * shape.heads * shape.head_dim * attended
+
+
+def attended_length(lengths: "ArrayLike") -> float:
+    """Returns the mean number of keys of a query under causal attention within documents.
+
+    Args:
+        lengths: tokens of each document's run in a sequence, integers of shape (runs,); their sum is above 0.
+
+    >>> attended_length([4]), attended_length([2, 2])
+    (2.5, 1.5)
+    """
+    import numpy as np  # not at the top: a DAG file reads shapes without it
+
+    runs = np.asarray(lengths, dtype=np.float64)
+    return float((runs * (runs + 1)).sum() / 2 / runs.sum())
+
+
 @dataclass(frozen=True)
 class Size:
     """A shape, and the tokens of the vocabulary with which it has the weights that its name says, up to 5 %."""
@@ -128,28 +143,3 @@ SIZES = {
         128256,
     ),
 }
-
-
-def flops_per_token(shape: Shape, attended: float) -> float:
-    """Returns the FLOPs of forward and backward pass per token.
-
-    Args:
-        shape: of the model.
-        attended: mean number of keys that a query is compared with; the sequence length by convention.
-    """
-    return 6 * shape.matmul_weights + 12 * shape.layers * shape.heads * shape.head_dim * attended
-
-
-def attended_length(lengths: "ArrayLike") -> float:
-    """Returns the mean number of keys of a query under causal attention within documents.
-
-    Args:
-        lengths: tokens of each document's run in a sequence, integers of shape (runs,); their sum is above 0.
-
-    >>> attended_length([4]), attended_length([2, 2])
-    (2.5, 1.5)
-    """
-    import numpy as np  # not at the top: a DAG file reads shapes without it
-
-    runs = np.asarray(lengths, dtype=np.float64)
-    return float((runs * (runs + 1)).sum() / 2 / runs.sum())

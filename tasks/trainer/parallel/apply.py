@@ -1,19 +1,8 @@
-"""Turns a model into the part of it that a rank computes.
+"""Turns a model into the part of it that a rank computes: context, tensor parallelism, fp8, recomputation, FSDP.
 
 The order matters: context before tensor, both and fp8 before recomputation and compilation, which wrap what they left;
 FSDP last, around all of it. As in OLMo-core and torchtitan, FSDP is applied at degree 1, too, so that mixed precision
 has one path.
-
-Where each matrix is split under tensor parallelism, and what the activations between them are.
-
-Megatron-LM's split (Shoeybi et al. 2019, arXiv 1909.08053): the first matrix of a pair by its outputs, the second by
-its inputs. Between pairs ranks have some positions each (Korthikanti et al. 2022, arXiv 2205.05198).
-
-Context parallelism: the positions of a sequence shared by ranks, with the document mask.
-
-Every rank computes the queries of its own positions against the keys and values of all, which are gathered in each
-layer (as in Llama 3: arXiv 2407.21783, section 3.3.2). Of 2 x degree equal pieces of the sequence, rank r has r and
-2 x degree - 1 - r, so that all ranks have the same number of causal pairs.
 """
 
 from functools import partial
@@ -45,7 +34,6 @@ from tasks.trainer.parallel.mesh import Mesh
 
 POSITIONS = 1
 """The dimension of [batch, positions, width] that is split between pairs of matrices."""
-
 LAYER: dict[str, ParallelStyle] = {
     "attention_norm": SequenceParallel(use_local_output=True),
     "attention": PrepareModuleInput(
@@ -61,18 +49,16 @@ LAYER: dict[str, ParallelStyle] = {
     "ffn.w3": ColwiseParallel(),
     "ffn.w2": RowwiseParallel(output_layouts=Shard(POSITIONS)),
 }
-"""Of every layer."""
-
+"""Of every layer: Megatron-LM's split (Shoeybi et al. 2019, arXiv 1909.08053), the first matrix of a pair by its
+outputs, the second by its inputs. Between pairs ranks have some positions each (Korthikanti et al. 2022, arXiv
+2205.05198)."""
 EMBEDDING: dict[str, ParallelStyle] = {
     "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(POSITIONS))
 }
 """Rows of the vocabulary; the head reads the same rows where it is tied."""
-
 NORM: dict[str, ParallelStyle] = {"norm": SequenceParallel()}
-
 HEAD: dict[str, ParallelStyle] = {"head": ColwiseParallel()}
 """Rows of the vocabulary, as the loss reads them."""
-
 _STORED = {
     "aten::mm",
     "aten::addmm",
@@ -139,37 +125,40 @@ def _loss_over_shares(mesh: DeviceMesh, hidden: Tensor, weight: Tensor, labels: 
     return head_cross_entropy(whole, weight.to_local(), labels, mesh.get_group())
 
 
-def _policy(ctx: object, op: OperatorBase, *args: object, **kwargs: object) -> CheckpointPolicy:
-    name = op.name()  # type: ignore[no-untyped-call]
-    return CheckpointPolicy.MUST_SAVE if name in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-_RECOMPUTE: dict[str, Recompute] = {
-    "full": partial(checkpoint, use_reentrant=False),
-    "selective": partial(
-        checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, _policy)
-    ),
-}
-
-
-def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
-    """Shards parameters, gradients and with them the optimizer's state."""
-    layout = mesh.layout
-    policy = MixedPrecisionPolicy(param_dtype=narrow(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
-    # Replicas whose gradients are compressed add them after the last microbatch, and not here.
-    over = mesh.states["state"] if run.compression else mesh.state
-    for part in (*model.layers.values(), model):
-        fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
-        assert isinstance(part, FSDPModule)
-        part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)
-    register_fsdp_forward_method(model, "loss")
-
-
 def rows_of(rank: int, degree: int, seq_len: int) -> Tensor:
-    """Returns the positions of a rank, int64 [seq_len / degree], ascending within each of its two pieces."""
+    """Returns the positions of a rank, int64 [seq_len / degree], ascending within each of its two pieces.
+
+    Of 2 x degree equal pieces of the sequence, rank r has r and 2 x degree - 1 - r, so that all ranks have the same
+    number of causal pairs.
+    """
     pieces = torch.arange(seq_len).chunk(2 * degree)
     return torch.cat((pieces[rank], pieces[2 * degree - 1 - rank]))
+
+
+def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, device: torch.device) -> Kernel:
+    """Returns `kernel` for ranks that share positions: keys and values are gathered before it.
+
+    Every rank computes the queries of its own positions against the keys and values of all, which are gathered in each
+    layer (as in Llama 3: arXiv 2407.21783, section 3.3.2).
+
+    Args:
+        kernel: computes attention for some queries and all keys.
+        group: ranks that share a sequence, each with the queries of `rows_of`.
+        seq_len: positions of the whole sequence.
+        device: of the tensors.
+    """
+    order = torch.cat([rows_of(rank, group.size(), seq_len) for rank in range(group.size())]).to(device)
+
+    def of_documents(documents: Tensor, rows: Tensor | None) -> Attend:
+        attend = kernel(documents, rows)
+
+        def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            k, v = _Gather.apply(k, order, group), _Gather.apply(v, order, group)  # type: ignore[no-untyped-call]
+            return attend(q, k, v)
+
+        return gathered
+
+    return of_documents
 
 
 class _Gather(torch.autograd.Function):
@@ -195,24 +184,28 @@ class _Gather(torch.autograd.Function):
         return own.movedim(0, 2), None, None
 
 
-def context_kernel(kernel: Kernel, group: dist.ProcessGroup, seq_len: int, device: torch.device) -> Kernel:
-    """Returns `kernel` for ranks that share positions: keys and values are gathered before it.
+def _policy(ctx: object, op: OperatorBase, *args: object, **kwargs: object) -> CheckpointPolicy:
+    name = op.name()  # type: ignore[no-untyped-call]
+    return CheckpointPolicy.MUST_SAVE if name in _STORED else CheckpointPolicy.PREFER_RECOMPUTE
 
-    Args:
-        kernel: computes attention for some queries and all keys.
-        group: ranks that share a sequence, each with the queries of `rows_of`.
-        seq_len: positions of the whole sequence.
-        device: of the tensors.
-    """
-    order = torch.cat([rows_of(rank, group.size(), seq_len) for rank in range(group.size())]).to(device)
 
-    def of_documents(documents: Tensor, rows: Tensor | None) -> Attend:
-        attend = kernel(documents, rows)
+_RECOMPUTE: dict[str, Recompute] = {
+    "full": partial(checkpoint, use_reentrant=False),
+    "selective": partial(
+        checkpoint, use_reentrant=False, context_fn=partial(create_selective_checkpoint_contexts, _policy)
+    ),
+}
 
-        def gathered(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            k, v = _Gather.apply(k, order, group), _Gather.apply(v, order, group)  # type: ignore[no-untyped-call]
-            return attend(q, k, v)
 
-        return gathered
-
-    return of_documents
+def _shard(model: Transformer, mesh: Mesh, run: TrainConfig) -> None:
+    """Shards parameters, gradients and with them the optimizer's state."""
+    layout = mesh.layout
+    policy = MixedPrecisionPolicy(param_dtype=narrow(run), reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # Replicas whose gradients are compressed add them after the last microbatch, and not here.
+    over = mesh.states["state"] if run.compression else mesh.state
+    for part in (*model.layers.values(), model):
+        fully_shard(part, mesh=over, mp_policy=policy, reshard_after_forward=layout.zero == 3)
+        assert isinstance(part, FSDPModule)
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+    register_fsdp_forward_method(model, "loss")

@@ -1,11 +1,9 @@
-"""Which layouts a run can be trained in.
+"""Which layouts a run can be trained in, and what a rank needs in memory at the peak of a step. Without torch.
 
-What a rank needs in memory at the peak of a step: the tensors that are alive at the end of a forward pass.
-
-Activations are counted as Korthikanti et al. 2022 (arXiv 2205.05198, section 4) do, for the operations of this model:
-what autograd stores of RMSNorm, attention with rotary positions, and SwiGLU. The allocator's waste, the libraries of
-the process and buffers of the collectives are not counted, nor is the copy of the state that a checkpoint is written
-from.
+Memory is that of the tensors which are alive at the end of a forward pass. Activations are counted as Korthikanti et
+al. 2022 (arXiv 2205.05198, section 4) do, for the operations of this model: what autograd stores of RMSNorm, attention
+with rotary positions, and SwiGLU. The allocator's waste, the libraries of the process and buffers of the collectives
+are not counted, nor is the copy of the state that a checkpoint is written from.
 """
 
 import math
@@ -16,6 +14,9 @@ from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.shape import LOSS_ROWS, Shape
 from tasks.trainer.place import Layout
+
+FP32 = 4
+"""Bytes of weights, moments and summed gradients."""
 
 
 def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, world: int) -> None:
@@ -39,6 +40,37 @@ def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, w
             f"this run cannot be trained in the layout of the place: {'; '.join(reasons)}",
             "change [place.train.layout], or the settings that are named",
         )
+
+
+def memory_per_rank(
+    layout: Layout | None, run: TrainConfig, shape: Shape, seq_len: int, ranks: int = 1, gpu: bool = True
+) -> Mapping[str, int]:
+    """Returns an estimate in bytes of what the rank with the most of it has in memory, by what it is.
+
+    Args:
+        layout: how ranks share the work; None: each has all of the model.
+        run: settings of the run.
+        shape: of the model.
+        seq_len: positions of a training sequence.
+        ranks: without a layout, the number of ranks.
+        gpu: whether kernels are those of a GPU; on a CPU attention has a mask, and keys and values for every head.
+
+    Returns:
+        `weights`, `moments`, `gradients`, `gathered` (weights of other ranks, or in another dtype, that are computed
+        with), `activations`, and `loss` (logits of a chunk, and the gradients of the head).
+    """
+    width = FP32 if run.precision == "fp32" else 2
+    found = _of_copies(shape, run, ranks, width) if layout is None else _of_shares(shape, run, layout, width)
+    layout = layout or Layout()
+    tokens = run.microbatch * seq_len / layout.context
+    stored = partial(_stored, shape, layout, width, seq_len, gpu)
+    loss = _loss(shape, layout, width, tokens)
+    ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
+    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches under way
+        ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
+    activations, logits = max(ends, key=sum)
+    sizes = {**found, "activations": activations, "loss": logits}
+    return {name: round(size) for name, size in sizes.items()}
 
 
 def _batch_reasons(layout: Layout, run: TrainConfig) -> list[str]:
@@ -79,41 +111,6 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
             + ("a multiple is needed" if layout.schedule == "interleaved" else "as many are needed")
         )
     return reasons
-
-
-FP32 = 4
-"""Bytes of weights, moments and summed gradients."""
-
-
-def memory_per_rank(
-    layout: Layout | None, run: TrainConfig, shape: Shape, seq_len: int, ranks: int = 1, gpu: bool = True
-) -> Mapping[str, int]:
-    """Returns an estimate in bytes of what the rank with the most of it has in memory, by what it is.
-
-    Args:
-        layout: how ranks share the work; None: each has all of the model.
-        run: settings of the run.
-        shape: of the model.
-        seq_len: positions of a training sequence.
-        ranks: without a layout, the number of ranks.
-        gpu: whether kernels are those of a GPU; on a CPU attention has a mask, and keys and values for every head.
-
-    Returns:
-        `weights`, `moments`, `gradients`, `gathered` (weights of other ranks, or in another dtype, that are computed
-        with), `activations`, and `loss` (logits of a chunk, and the gradients of the head).
-    """
-    width = FP32 if run.precision == "fp32" else 2
-    found = _of_copies(shape, run, ranks, width) if layout is None else _of_shares(shape, run, layout, width)
-    layout = layout or Layout()
-    tokens = run.microbatch * seq_len / layout.context
-    stored = partial(_stored, shape, layout, width, seq_len, gpu)
-    loss = _loss(shape, layout, width, tokens)
-    ends = [(tokens * stored(_layers_in_flight(shape, run, layout)), 0.0 if layout.pipeline > 1 else loss)]
-    if layout.pipeline > 1:  # the last rank has the loss, and fewer microbatches under way
-        ends.append((tokens * stored(math.ceil(shape.layers / layout.pipeline)), loss))
-    activations, logits = max(ends, key=sum)
-    sizes = {**found, "activations": activations, "loss": logits}
-    return {name: round(size) for name, size in sizes.items()}
 
 
 def _moments(shape: Shape, run: TrainConfig) -> float:

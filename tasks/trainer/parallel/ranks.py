@@ -1,13 +1,11 @@
-"""The ranks of one run: rank and device of this process, and the collectives between them.
+"""The ranks of one run: rank and device of this process, and the collectives between ranks.
 
 The sum over microbatches is taken as a binary tree over their numbers: root = even + odd, and so on down. Rank r of a
 world of size w computes the numbers r, r + w, ..: a subtree when w is a power of two. So 1 and 2 ranks give the same
 bits, and more ranks differ by rounding only (gloo and NCCL choose the order of their own sums).
 
-Sums of gradients over ranks that send fewer bytes than an all-reduce in fp32.
-
-For networks that are slower than the step. Both change the result, and with it make the weights depend on the number
-of ranks: bf16 by rounding, PowerSGD by more.
+For networks that are slower than the step, gradients can be sent in fewer bytes. Then the weights depend on the number
+of ranks: with bf16 by rounding, with PowerSGD by more.
 """
 
 import os
@@ -249,7 +247,7 @@ class PowerSgdSum:
 def build_sum(
     compression: Bf16Compression | PowerSgdCompression, group: dist.ProcessGroup | None = None
 ) -> Bf16Sum | PowerSgdSum:
-    """Returns what sums gradients over the ranks of a group; None: over all."""
+    """Returns what sums gradients over a group of ranks (None: all) in fewer bytes than an all-reduce in fp32."""
     if isinstance(compression, PowerSgdCompression):
         return PowerSgdSum(compression.rank, group)
     return Bf16Sum(group)

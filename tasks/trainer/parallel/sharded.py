@@ -1,10 +1,6 @@
 """A model whose parameters, gradients and optimizer state are sharded over ranks.
 
 Gradients are those of one rank up to rounding: sums over ranks are taken by the collectives, in their order.
-
-Contribution: a fingerprint of what a rank adds to gradients that are summed over ranks.
-
-FSDP has a rank's own gradient nowhere but in the buffers that it sums, one per layer and reduction.
 """
 
 import logging
@@ -46,6 +42,8 @@ from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
 
 log = logging.getLogger(__name__)
+GPU_TOLERANCE = 0.01
+"""Relative difference of two norms of one gradient on a GPU, whose kernels add in no fixed order."""
 
 
 class Sharded:
@@ -268,36 +266,10 @@ class Sharded:
                 dist.broadcast(local(tensor), dist.get_global_rank(group, 0), group=group)
 
 
-def _copies(mesh: Mesh) -> list[RankCopies]:
-    """Returns what ranks have copies of: replicas all their state, and ranks that share matrices the norms."""
-    found = []
-    if mesh.layout.replicate > 1:
-        found.append(RankCopies("", "replicas", mesh.ranks_along("replicate")))
-    if mesh.layout.tensor > 1:
-        found.append(RankCopies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
-    return found
-
-
-def _is_whole(parameter: DTensor) -> bool:
-    """Whether all ranks that share matrices have the same of a parameter."""
-    names = parameter.device_mesh.mesh_dim_names or ()
-    return "tensor" in names and parameter.placements[names.index("tensor")].is_replicate()
-
-
-def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
-    """Returns the ranks of this rank's replica, over gloo; every rank takes part in making the groups of all."""
-    size = mesh.layout.ranks // mesh.layout.replicate
-    members = [list(range(first, first + size)) for first in range(0, mesh.layout.ranks, size)]
-    mine, _ = dist.new_subgroups_by_enumeration(members, timeout=TIMEOUT, backend="gloo")  # type: ignore[no-untyped-call]
-    return cast(dist.ProcessGroup, mine)
-
-
-GPU_TOLERANCE = 0.01
-"""Relative difference of two norms of one gradient on a GPU, whose kernels add in no fixed order."""
-
-
 class Contribution(DefaultReduceScatter):
-    """The sum over ranks of some layers' gradients, which reads what this rank adds.
+    """The sum over ranks of some layers' gradients, which takes a fingerprint of what this rank adds.
+
+    FSDP has a rank's own gradient nowhere but in the buffers that it sums, one per layer and reduction.
 
     On a CPU, where a gradient has the same bits when it is computed again, the fingerprint is a hash of them. On a GPU
     it is the Euclidean norm.
@@ -339,3 +311,27 @@ def contribution_of(chunks: Sequence[torch.nn.Module], mesh: Mesh) -> Contributi
             if isinstance(module, FSDPModule):
                 module.set_custom_reduce_scatter(made)
     return made
+
+
+def _copies(mesh: Mesh) -> list[RankCopies]:
+    """Returns what ranks have copies of: replicas all their state, and ranks that share matrices the norms."""
+    found = []
+    if mesh.layout.replicate > 1:
+        found.append(RankCopies("", "replicas", mesh.ranks_along("replicate")))
+    if mesh.layout.tensor > 1:
+        found.append(RankCopies("norms", "ranks that share its matrices", mesh.ranks_along("tensor")))
+    return found
+
+
+def _is_whole(parameter: DTensor) -> bool:
+    """Whether all ranks that share matrices have the same of a parameter."""
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return "tensor" in names and parameter.placements[names.index("tensor")].is_replicate()
+
+
+def _replica_group(mesh: Mesh) -> dist.ProcessGroup:
+    """Returns the ranks of this rank's replica, over gloo; every rank takes part in making the groups of all."""
+    size = mesh.layout.ranks // mesh.layout.replicate
+    members = [list(range(first, first + size)) for first in range(0, mesh.layout.ranks, size)]
+    mine, _ = dist.new_subgroups_by_enumeration(members, timeout=TIMEOUT, backend="gloo")  # type: ignore[no-untyped-call]
+    return cast(dist.ProcessGroup, mine)
