@@ -37,7 +37,7 @@ from tasks.filters.catalogue import annotator
 from tasks.filters.counting import words
 from tasks.filters.pretrained import model_file
 from tasks.formats.documents.text import clean
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 LENGTHS = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}

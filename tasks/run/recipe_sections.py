@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tasks.core.config import Config
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.canary.config import CanaryConfig
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifiersConfig

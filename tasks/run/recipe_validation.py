@@ -13,7 +13,7 @@ from tasks.filters.catalogue import measured, misfit
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
 from tasks.run.recipe_sections import Sections
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.extract import parsers
 from tasks.stages.extract.config import KINDS, WEB, ExtractConfig

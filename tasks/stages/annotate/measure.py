@@ -20,7 +20,7 @@ from tasks.filters.base import Annotator
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator
 from tasks.formats.documents.document import mark_of, marked, same_mark
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 
 _COLUMNS = ["id", "text", "source", "url"]
 _ERROR = pa.field("error", pa.string())

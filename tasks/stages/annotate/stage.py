@@ -35,7 +35,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.base import Annotator
 from tasks.filters.catalogue import annotator
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate.measure import Pass, measure_part, models_of, reads_of
 
 log = logging.getLogger("sluice.annotate")

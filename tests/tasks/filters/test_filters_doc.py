@@ -17,7 +17,7 @@ from tasks.filters import catalogue
 from tasks.run.recipe import find_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.decontaminate.config import DecontaminateConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig

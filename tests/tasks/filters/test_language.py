@@ -15,8 +15,7 @@ from tasks.filters.language import LanguageLabels, code_of
 from tasks.filters.learned.fasttext import labels_of
 from tasks.filters.pretrained import model_folder
 from tasks.run.inputs import external_refs
-from tasks.stages.annotate import stage
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig, stage
 
 
 def prepared(**given: Any) -> LanguageLabels:

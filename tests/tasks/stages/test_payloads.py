@@ -15,8 +15,8 @@ from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.dedup.sorted_runs import Buckets
+from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate import stage as annotate
-from tasks.stages.annotate.config import AnnotateConfig
 from tasks.stages.chunks import stage as chunks
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts

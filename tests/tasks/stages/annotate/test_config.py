@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 
 
 def test_an_annotator_named_twice_is_refused() -> None:

@@ -17,7 +17,7 @@ import pytest
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.groups import groups_of
 from tasks.core.store import Store
-from tasks.stages.annotate.config import AnnotateConfig
+from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.conftest import run_stage_in
 from tests.soak import soak_but

@@ -13,7 +13,7 @@ from tasks.filters.batch import READS, SPLITS, Batch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 from tasks.formats.documents.document import mark_of, same_mark
-from tasks.stages.annotate.config import DEFAULT, AnnotateConfig
+from tasks.stages.annotate import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.tasks.stages.dedup.made import found_in
 
@@ -180,7 +180,7 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
     import sys
 
     code = (
-        "import sys, tasks.stages.annotate.config as a, tasks.stages.extract.config as e; "
+        "import sys, tasks.stages.annotate as a, tasks.stages.extract.config as e; "
         "import tasks.stages.consolidate.config as c; "
         "from tasks.filters.catalogue import CATALOGUE; "
         "use = tuple(name for name in CATALOGUE if name != 'hugging_face'); "

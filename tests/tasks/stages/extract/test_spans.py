@@ -314,7 +314,7 @@ def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -
         tmp_path, MODULE, ExtractConfig(files=(source(tmp_path / "in", "jsonl"),), jsonl=True), kind="extracted"
     )
     from tasks.core.groups import group_of
-    from tasks.stages.annotate.config import AnnotateConfig
+    from tasks.stages.annotate import AnnotateConfig
     from tasks.stages.dedup.config import DedupConfig
 
     use = AnnotateConfig(use=("prose_score", "pii"))
