@@ -23,7 +23,7 @@ from tasks.run.place import Place
 from tasks.run.recipe_sections import READ, Sections
 from tasks.run.recipe_validation import inconsistencies, with_sources
 from tasks.stages.annotate import AnnotateConfig
-from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.canary import CanaryConfig
 from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig

@@ -21,7 +21,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import Mixture, repetitions, resolved
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.canary import CanaryConfig
 
 VERSION = 2
 ARMS = "arms.json"

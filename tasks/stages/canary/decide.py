@@ -19,9 +19,8 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.mixture import resolved
-from tasks.stages.canary import statistics
+from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.arms import ARMS, RESULT
-from tasks.stages.canary.config import CanaryConfig
 
 VERSION = 1
 MIXTURE = "mixture.json"

@@ -25,8 +25,8 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT
 from tasks.formats.tokens.withheld import withheld_rows
+from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
-from tasks.stages.canary.config import CanaryConfig
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery

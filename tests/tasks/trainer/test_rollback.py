@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.canary import CanaryConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.core.artifact import Artifact
 from tasks.formats.tokens import marks
-from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.canary import CanaryConfig
 from tasks.trainer.config import ModelConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, tokens_in

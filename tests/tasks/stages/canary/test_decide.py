@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.stages.canary.config import CanaryConfig
+from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.decide import decide, figure, markdown
 
 WEIGHTS = [
