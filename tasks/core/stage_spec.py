@@ -53,7 +53,7 @@ class StageSpec:
         previous_if: dotted recipe field; the version before is read where it is true. "": always.
         previous_as: role of an input whose record determines the previous version that all stages of this version
             read; of those that read the web, the takedowns, too.
-        takedowns: role in which it reads the takedowns in force (`tasks.formats.documents.tombstones`), of any version, where
+        takedowns: role in which it reads the takedowns in force (`formats.documents.tombstones`), of any version, where
             there are some; of its own recipe and of those whose artifacts it names. "": it reads none.
         takedowns_if: dotted recipe field; takedowns are read where it is true. "": always.
         tokenizer_of_base: whether its input `tokenizer` is that of the base of a fine-tuning where the recipe has none.

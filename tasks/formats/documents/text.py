@@ -1,29 +1,12 @@
-r"""Text normalisation: cleaning, word splitting, shingling and hashing.
+"""Text normalization: cleaning, word splitting, shingling and hashing. Pure functions.
 
-Reads and writes nothing. The filters split words differently (`tasks.filters.counting.words`, with punctuation marks),
-as the published limits are defined on those words.
-
-Trade-off: words come from one regular expression, not from a language model. That is some 50 times faster
-than spaCy's blank English tokenizer; the price is that languages without spaces are split letter by letter.
+`clean` gives the form in which text is stored, without the invisible characters that running text does not need;
+`normalise` the form in which two texts are compared. Words come from one regular expression, not from a language model:
+some 50 times faster than spaCy's blank English tokenizer; the price is that languages without spaces are split letter
+by letter. The filters split words differently (`tasks.filters.counting.words`, with punctuation marks), as the
+published limits are defined on those words.
 
 The process that extracts pages imports this for `clean` alone, so everything else is created on first use.
-
-A bijection of 64-bit integers in which every input bit reaches every output bit. Pure functions over arrays.
-
-"Invisible characters: removal of those that running text does not need.
-
-Source of what is invisible: Unicode's property Default_Ignorable_Code_Point (DerivedCoreProperties.txt, version 16). Of
-these, a text keeps
-
-- the joiners U+200C and U+200D inside words of scripts in which they change a letter's form: Persian and other Arabic
-  scripts, the Indic ones, Mongolian, Khmer, Tibetan and their like (The Unicode Standard, section 23.2; UAX #31, 2.3);
-- the joiner U+200D between emoji, variation selectors that choose emoji or text form, and the tags of the flags of
-  England, Scotland and Wales (UTS #51, sections 1.4.9 and 2.8);
-- Mongolian variation selectors and separator behind a Mongolian letter, and Korean fillers, which stand for letters;
-- the grapheme joiner U+034F before a combining mark, whose place it fixes.
-
-All others are removed: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they only mark a line
-break), word joiners, marks and overrides of direction, invisible operators, other variation selectors, tags.
 """
 
 from __future__ import annotations
@@ -40,18 +23,23 @@ import xxhash
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-
+# Invisible characters are those with Unicode's property Default_Ignorable_Code_Point (DerivedCoreProperties.txt,
+# version 16). Of these, a text keeps
+# - the joiners U+200C and U+200D inside words of scripts in which they change a letter's form: Persian and other Arabic
+#   scripts, the Indic ones, Mongolian, Khmer, Tibetan and the like (The Unicode Standard, section 23.2; UAX #31, 2.3);
+# - the joiner U+200D between emoji, variation selectors that choose emoji or text form, and the tags of the flags of
+#   England, Scotland and Wales (UTS #51, sections 1.4.9 and 2.8);
+# - Mongolian variation selectors and separator behind a Mongolian letter, and Korean fillers, which stand for letters;
+# - the grapheme joiner U+034F before a combining mark, whose place it fixes.
+# All others are removed: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they only mark a line
+# break), word joiners, marks and overrides of direction, invisible operators, other variation selectors, tags.
 _TAGS = "\U000e0000-\U000e0fff"
-
-SUSPECT = "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufff0-\ufffb"
-"""Characters that `without` may remove, as the body of a regular expression class."""
-
-SUSPECT_BEYOND = _TAGS
-"""The same, beyond the Basic Multilingual Plane."""
+# Characters that `without_invisible` may remove, and those beyond the Basic Multilingual Plane.
+_SUSPECT = (
+    "\u00ad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufff0-\ufffb"
+)
+_SUSPECT_BEYOND = _TAGS
 
 # Scripts whose letters join, or form clusters that a joiner parts: Arabic to Sinhala, Tibetan, Myanmar, Khmer,
 # Mongolian, Phags-pa and what follows it, Arabic presentation forms, and those of other planes.
@@ -92,77 +80,11 @@ _IGNORABLE = re.compile(
     f"\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a{_TAGS}]"
 )
 
-
-def without_invisible(text: str, seen: str) -> str:
-    """Returns the text without the invisible characters that it does not need; U+FEFF is left to `tasks.formats.documents.text`.
-
-    Args:
-        text: any text.
-        seen: characters of the text, at least all that are not ASCII: only these are searched for.
-
-    >>> without("Schiff\u00adfahrt\u200b, \u202epay\u2060pal\u202c", "\u00ad\u200b\u202e\u2060\u202c")
-    'Schifffahrt, paypal'
-    >>> persian = "\u0645\u06cc\u200c\u0631\u0648\u0645"
-    >>> without(persian, persian) == persian, without("a\u200cb", "\u200c")
-    (True, 'ab')
-    """
-    text = _without_characters(text, _NEVER, seen)
-    if _SOMETIMES.search(seen):
-        text = _NEEDLESS.sub("", _JOINERS.sub(r"\1", text))
-    return _TAG_OR_FLAG.sub(r"\1", text) if _TAG.search(seen) else text
-
-
-def without_ignorable(text: str, seen: str) -> str:
-    """Returns the text without any character that Unicode lets a reader ignore, for comparison; `seen` as above."""
-    return _without_characters(text, _IGNORABLE, seen)
-
-
-def _without_characters(text: str, characters: re.Pattern[str], seen: str) -> str:
-    present = set(characters.findall(seen))
-    if len(present) > _FEW:
-        return characters.sub("", text)
-    for character in present:  # a search for one is many times as fast as that for a set
-        text = text.replace(character, "")
-    return text
-
-
-@functools.cache
-def _all_marks() -> str:
-    r"""Combining marks of the Basic Multilingual Plane as a regular expression class body.
-
-    Python's `\w` excludes them, which would cut every Devanagari or Thai word at its vowel signs.
-    """
-    marks = _ranges(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
-    return marks + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
-
-
-def _ranges(points: Iterable[int]) -> str:
-    runs: list[list[int]] = []
-    for point in points:
-        if runs and point == runs[-1][1] + 1:
-            runs[-1][1] = point
-        else:
-            runs.append([point, point])
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
-
-
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han. One letter with its marks is one word.
 _UNSPACED = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _PLAIN_WORD = re.compile(r"\w+")
-
-
-@functools.cache
-def _word() -> re.Pattern[str]:
-    mark = _all_marks()
-    return re.compile(f"[{_UNSPACED}][{mark}]*|(?:(?![{_UNSPACED}])[\\w{mark}])+")
-
-
-@functools.cache
-def _needs_script() -> re.Pattern[str]:
-    return re.compile(f"[{_UNSPACED}{_all_marks()}]")
-
 
 _CARRIAGE = re.compile("\r\n?")
 _LINE_END = re.compile("[\x0b\x0c\x85\u2028\u2029]")
@@ -182,7 +104,7 @@ def clean(text: str) -> str:
 
     More than one blank line becomes one; leading spaces stay, because in source code they carry meaning. No-break
     spaces, which pages are full of for their layout, become spaces. More than 30 marks on a letter are cut, and
-    invisible characters that running text does not need are removed (`tasks.formats.documents.text`).
+    invisible characters that running text does not need are removed (`without_invisible`).
     """
     if text.isascii() and text.isprintable():
         return text.rstrip()  # one line, as URLs and titles are
@@ -221,8 +143,8 @@ def _without_oddities(text: str, unusual: str) -> str:
 
 @functools.cache
 def _odd_or_mark(planes: bool) -> re.Pattern[str]:
-    beyond = _PLANES + SUSPECT_BEYOND if planes else ""
-    return re.compile(f"[{_ODD}{SUSPECT}{_reordered(planes=False)}{beyond}]")
+    beyond = _PLANES + _SUSPECT_BEYOND if planes else ""
+    return re.compile(f"[{_ODD}{_SUSPECT}{_reordered(planes=False)}{beyond}]")
 
 
 @functools.cache
@@ -244,6 +166,49 @@ def _reordered(planes: bool) -> str:
     """Marks that normalising reorders, as a class body; `planes`: beyond the Basic Multilingual Plane, too."""
     end = 0x1F000 if planes else 0x10000
     return _ranges(point for point in range(0x300, end) if unicodedata.combining(chr(point)))
+
+
+def _ranges(points: Iterable[int]) -> str:
+    runs: list[list[int]] = []
+    for point in points:
+        if runs and point == runs[-1][1] + 1:
+            runs[-1][1] = point
+        else:
+            runs.append([point, point])
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in runs)
+
+
+def without_invisible(text: str, seen: str) -> str:
+    """Returns the text without the invisible characters that it does not need; `clean` removes U+FEFF.
+
+    Args:
+        text: any text.
+        seen: characters of the text, at least all that are not ASCII: only these are searched for.
+
+    >>> without_invisible("Schiff\u00adfahrt\u200b, \u202epay\u2060pal\u202c", "\u00ad\u200b\u202e\u2060\u202c")
+    'Schifffahrt, paypal'
+    >>> persian = "\u0645\u06cc\u200c\u0631\u0648\u0645"
+    >>> without_invisible(persian, persian) == persian, without_invisible("a\u200cb", "\u200c")
+    (True, 'ab')
+    """
+    text = _without_characters(text, _NEVER, seen)
+    if _SOMETIMES.search(seen):
+        text = _NEEDLESS.sub("", _JOINERS.sub(r"\1", text))
+    return _TAG_OR_FLAG.sub(r"\1", text) if _TAG.search(seen) else text
+
+
+def without_ignorable(text: str, seen: str) -> str:
+    """Returns the text without any character that Unicode lets a reader ignore, for comparison; `seen` as above."""
+    return _without_characters(text, _IGNORABLE, seen)
+
+
+def _without_characters(text: str, characters: re.Pattern[str], seen: str) -> str:
+    present = set(characters.findall(seen))
+    if len(present) > _FEW:
+        return characters.sub("", text)
+    for character in present:  # a search for one is many times as fast as that for a set
+        text = text.replace(character, "")
+    return text
 
 
 def normalise(text: str) -> str:
@@ -270,6 +235,27 @@ def words(text: str) -> list[str]:
     plain = lower.isascii() or not _needs_script().search(lower)
     matches: list[str] = (_PLAIN_WORD if plain else _word()).findall(lower)
     return matches
+
+
+@functools.cache
+def _needs_script() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}{_all_marks()}]")
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    mark = _all_marks()
+    return re.compile(f"[{_UNSPACED}][{mark}]*|(?:(?![{_UNSPACED}])[\\w{mark}])+")
+
+
+@functools.cache
+def _all_marks() -> str:
+    r"""Combining marks of the Basic Multilingual Plane as a regular expression class body.
+
+    Python's `\w` excludes them, which would cut every Devanagari or Thai word at its vowel signs.
+    """
+    marks = _ranges(point for point in range(0x300, 0x10000) if unicodedata.category(chr(point)).startswith("M"))
+    return marks + "\u200c\u200d"  # joiners belong to the word in Persian and in Indic scripts
 
 
 def hash64(text: str) -> int:
@@ -351,7 +337,6 @@ def ngrams(hashes: NDArray[np.uint64], widths: Sequence[int]) -> Iterator[tuple[
         each width with the hashes of its runs, uint64 of shape (max(0, words - width + 1),), spread evenly as those
         of `shingles`; runs of different widths have different hashes.
     """
-
     total, length = rolled(hashes, 1), 1
     for width in widths:
         while length < min(width, len(hashes)):

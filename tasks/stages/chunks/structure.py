@@ -35,7 +35,7 @@ Piece = Mapping[str, Any]
 
 
 class Block(NamedTuple):
-    """A block of a text: its code points, its kind (`tasks.formats.documents.chunks`), and of a heading level and title."""
+    """A block of a text: its code points, its kind (`formats.documents.chunks`), and of a heading level and title."""
 
     start: int
     end: int

@@ -8,8 +8,8 @@ their source, and shown nowhere. Writes
                              (KEPT_SCHEMA)
     rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
                              REJECTED), the attributes that the filters read, one struct column each, the evaluation
-                             item found in it and its repeated paragraphs (`tasks.formats.documents.document.ITEM_FOUND`,
-                             `tasks.formats.documents.document.REPEATS_FOUND`), where such were looked for
+                             item found in it and its repeated paragraphs (`document.ITEM_FOUND`, `REPEATS_FOUND`),
+                             where such were looked for
     index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.documents.key_index`)
     replaced/<part>.parquet  documents of earlier versions that those of this one replace (`resolve.REPLACED`)
     funnel.parquet           source x language x step x reason x tier: documents and bytes (`funnel`)

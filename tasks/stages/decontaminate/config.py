@@ -34,7 +34,7 @@ class EvaluationSet(Config):
 class DecontaminateConfig(Config):
     """Evaluation sets to look for; a recipe without one has no such stage.
 
-    Two texts share an n-gram if so many words in a row are equal after normalisation (`tasks.formats.documents.text.normalise`:
+    Two texts share an n-gram if so many words in a row are equal after normalisation (`formats.documents.text.normalise`:
     no case, punctuation or layout). 13 words is the n-gram of GPT-3 (Brown et al. 2020, appendix C,
     https://arxiv.org/abs/2005.14165), which others have kept.
     """

@@ -1,5 +1,4 @@
-"""Contract of tasks.formats.documents.text, by way of tasks.formats.documents.text: what no reader sees goes, except where it changes
-what is seen."""
+"""Contract of tasks.formats.documents.text.clean: what no reader sees goes, except where it changes what is seen."""
 
 import sys
 import unicodedata
