@@ -24,7 +24,7 @@ from tasks.run.recipe_sections import READ, Sections
 from tasks.run.recipe_validation import inconsistencies, with_sources
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.canary import CanaryConfig
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig

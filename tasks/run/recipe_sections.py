@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tasks.core.config import Config
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.canary import CanaryConfig
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.classifiers.config import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig

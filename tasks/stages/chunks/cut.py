@@ -41,7 +41,7 @@ from tasks.formats.dedup.document_ids import HALVES, row_ids_of
 from tasks.formats.documents.chunks import CHUNK, CODE, HEADING, TEXT, chunk_id, rendered
 from tasks.formats.documents.text import digest128, normalise
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.structure import Block, Pages, blocks
 
 Count = Callable[[Sequence[str]], list[int]]

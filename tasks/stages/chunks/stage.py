@@ -33,7 +33,7 @@ from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES, range_of, row_of
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.chunks import CHUNK, KIND, REJECTED
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.cut import KEPT, RUN, Job, cut_part
 
 VERSION = 2

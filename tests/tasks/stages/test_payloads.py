@@ -17,8 +17,8 @@ from tasks.core.store import Store
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate import stage as annotate
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks import stage as chunks
-from tasks.stages.chunks.config import ChunksConfig
 from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
 from tasks.stages.classifiers.texts import gather
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import DOCUMENT, LAYOUT
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.cut import Count, counter
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig

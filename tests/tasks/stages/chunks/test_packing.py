@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.documents.chunks import rendered
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.cut import Cut, Packer, units
 from tasks.stages.chunks.structure import blocks
 from tests.tasks.stages.chunks.made import WORDS, count

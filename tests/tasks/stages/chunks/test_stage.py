@@ -8,7 +8,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.stages.chunks.config import ChunksConfig
+from tasks.stages.chunks import ChunksConfig
 from tasks.stages.extract.config import ExtractConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, kept_document
