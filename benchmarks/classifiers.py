@@ -43,7 +43,7 @@ from tasks.filters.pretrained import model_file
 from tasks.filters.prose_score import ProseScore
 from tasks.filters.quality import RIDGE, WEIGHTS, QualityMeasures
 from tasks.formats.documents.text import hash64, words
-from tasks.stages.classifiers.config import ClassifierSettings, FastTextSettings, Texts
+from tasks.stages.classifiers import ClassifierSettings, FastTextSettings, Texts
 from tasks.stages.classifiers.texts import Example, Examples, gather
 from tasks.stages.classifiers.training import auc, auc_error, baselines, scores_of, train
 

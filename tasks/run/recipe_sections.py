@@ -7,7 +7,7 @@ from tasks.core.config import Config
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.chunks import ChunksConfig
-from tasks.stages.classifiers.config import ClassifiersConfig
+from tasks.stages.classifiers import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.extract.config import ExtractConfig

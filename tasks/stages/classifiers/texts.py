@@ -21,7 +21,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import clean, hash64, normalise
-from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
+from tasks.stages.classifiers import ClassifierSettings, CrawlTexts, Texts
 
 log = logging.getLogger("sluice.classifiers")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tasks.core.errors import InputError
 from tasks.filters.learned.fasttext import LABEL, FastText, Meaning, line_of
 from tasks.filters.learned.signals import fit, matrix
-from tasks.stages.classifiers.config import ClassifierSettings, FastTextSettings
+from tasks.stages.classifiers import ClassifierSettings, FastTextSettings
 from tasks.stages.classifiers.texts import Example
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

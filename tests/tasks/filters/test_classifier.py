@@ -13,7 +13,7 @@ from tasks.filters.classifier import Classifier, ClassifierMeasures
 from tasks.filters.learned.fasttext import line_of, load
 from tasks.filters.quality import QualityMeasures
 from tasks.filters.topic import Topic, TopicMeasures
-from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
+from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
 
 SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=1000)

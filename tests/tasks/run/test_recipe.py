@@ -133,7 +133,7 @@ def test_what_consolidate_reads_must_be_measured() -> None:
 
 
 def test_models_are_trained_where_the_recipe_asks_for_them() -> None:
-    from tasks.stages.classifiers.config import ClassifiersConfig
+    from tasks.stages.classifiers import ClassifiersConfig
 
     recipe = find_recipe("demo")
     assert not recipe.has(STAGES["train_classifiers"])

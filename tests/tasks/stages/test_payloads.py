@@ -19,7 +19,7 @@ from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.annotate import stage as annotate
 from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks import stage as chunks
-from tasks.stages.classifiers.config import ClassifierSettings, CrawlTexts, Texts
+from tasks.stages.classifiers import ClassifierSettings, CrawlTexts, Texts
 from tasks.stages.classifiers.texts import gather
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig

@@ -11,7 +11,7 @@ import pytest
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.language import LanguageLabels
-from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
+from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, shop
 
 SHORT = FastTextSettings(epochs=15, learning_rate=0.2, dimensions=32, word_ngrams=1, char_ngrams=(3, 6))

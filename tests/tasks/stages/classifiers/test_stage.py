@@ -14,7 +14,7 @@ from tasks.core.store import Store
 from tasks.filters.batch import Batch
 from tasks.filters.classifier import ClassifierMeasures
 from tasks.filters.quality import QualityMeasures
-from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
+from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
 from tasks.stages.classifiers.stage import external
 from tasks.stages.classifiers.texts import Example
 from tasks.stages.classifiers.training import Trained, train

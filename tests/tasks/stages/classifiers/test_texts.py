@@ -9,7 +9,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.stages.classifiers.config import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
+from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
 from tasks.stages.classifiers.texts import gather
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
 
