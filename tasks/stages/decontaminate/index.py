@@ -25,7 +25,7 @@ from tasks.core.stage import Part
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import hash_words, ngrams, normalise
-from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
+from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 
 _ROWS_AT_ONCE = 256
 ITEMS_FILE, NGRAMS_FILE = "index/items.parquet", "index/ngrams.parquet"

@@ -46,7 +46,7 @@ from tasks.formats.documents.document import (
     SETS_FILE,
     parts_of,
 )
-from tasks.stages.decontaminate.config import DecontaminateConfig
+from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.decontaminate.index import ITEMS_FILE, NgramIndex, build_index, files_of, read_items, write_index
 from tasks.stages.decontaminate.passes import COUNTS, fewest, judge_part, looked_for, scan_part
 

@@ -19,7 +19,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.decontaminate.config import DecontaminateConfig
+from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 
 ROOT = Path(__file__).parents[3]

@@ -24,8 +24,8 @@ from tasks.stages.classifiers.texts import gather
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.stage import consolidate_part
+from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate import stage as decontaminate
-from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
 from tasks.stages.dedup import stage as dedup
 from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.paragraphs import stage as paragraphs

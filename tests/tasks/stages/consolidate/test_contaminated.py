@@ -9,7 +9,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
+from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tests.conftest import run_stage_in
 from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE, kept, prepare, prose, rejected, text
 from tests.tasks.stages.dedup.made import document

@@ -10,7 +10,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import CONTAMINATED
 from tasks.formats.documents.external_files import find
-from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
+from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
 

@@ -15,7 +15,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
-from tasks.stages.decontaminate.config import DecontaminateConfig, EvaluationSet
+from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate.passes import word_places
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
