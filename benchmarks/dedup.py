@@ -66,7 +66,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.stages.dedup import stage
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 
 def dedup(folder):
     store, config = Store(folder), DedupConfig()

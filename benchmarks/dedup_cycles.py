@@ -37,7 +37,7 @@ from tasks.core.store import Store
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import stage as dedup
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index import stage as dedup_index
 from tasks.stages.dedup_index.config import DedupIndexConfig
 

@@ -36,8 +36,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.documents.text import normalise
-from tasks.stages.dedup import stage
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig, stage
 
 WORDS, SHINGLE = 200, 5
 RANGES = np.linspace(0.5, 1.0, 21)

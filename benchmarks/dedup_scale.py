@@ -39,7 +39,7 @@ from tasks.core.groups import KIND
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, marked
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 
 PER_PART = 10_000
 """Documents per part."""
@@ -53,7 +53,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.stages.dedup import stage
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 
 store, config = Store(sys.argv[1]), DedupConfig()
 inputs = {role: Artifact.open_at(store, ArtifactId(f"scale/{role}", "dev")) for role in ("extracted", "prose_score")}

@@ -100,7 +100,7 @@ import json, sys, tempfile, time
 import numpy as np
 import pyarrow as pa
 from tasks.formats.dedup.sorted_runs import by_key
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.signatures import records, sign
 
 texts = pa.chunked_array([[json.loads(line) for line in open(sys.argv[1])]])

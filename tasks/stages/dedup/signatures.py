@@ -37,8 +37,7 @@ from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, 
 from tasks.formats.dedup.document_ids import row_ids_of
 from tasks.formats.documents.document import mark_of, same_mark
 from tasks.formats.documents.text import digest128, mix, normalise
-from tasks.stages.dedup import preference
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig, preference
 from tasks.stages.dedup.preference import capture_records
 from tasks.stages.dedup.workspace import Workspace, packed
 

@@ -50,8 +50,8 @@ from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.formats.documents.tombstones import tombstones_of
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.audit import alarm, audit_part, draw
-from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.dedup.pairs import EDGES, WANTED, candidates_part, equal_part, shingle_part, verify_part
 from tasks.stages.dedup.preference import recaptured_part
 from tasks.stages.dedup.signatures import sign_part

@@ -22,7 +22,7 @@ from tasks.formats.dedup.document_ids import HALVES, range_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.text import mix
 from tasks.formats.documents.tombstones import NOTHING, Tombstones
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 
 PARTS_FILE = "parts.json"
 

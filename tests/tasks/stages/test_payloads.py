@@ -26,8 +26,8 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.stage import consolidate_part
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate import stage as decontaminate
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup import stage as dedup
-from tasks.stages.dedup.config import DedupConfig
 from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.passes import mark_part

@@ -14,8 +14,8 @@ from tasks.core.store import Store
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.duplicates_page import DATA, PAGE, differences
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup import stage as dedup
-from tasks.stages.dedup.config import DedupConfig
 from tests.conftest import run_stage_in
 from tests.taken_down import take_down
 from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE, prose, text

@@ -11,7 +11,7 @@ from tasks.core.errors import InputError
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.resolve import resolve
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.consolidate.test_stage import CONSOLIDATE
 from tests.tasks.stages.dedup.made import corpus, rows_of

@@ -14,7 +14,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.funnel import FUNNEL, STEPS, draw, totals
 from tasks.stages.consolidate.rules import check_measured
 from tasks.stages.consolidate.what_if import what_if
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.formats.dedup.duplicates import choose
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import sign
 

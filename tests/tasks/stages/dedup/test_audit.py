@@ -7,9 +7,8 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit
-from tasks.stages.dedup import audit
+from tasks.stages.dedup import DedupConfig, audit
 from tasks.stages.dedup.audit import DOMAINS_FILE
-from tasks.stages.dedup.config import DedupConfig
 from tests.tasks.stages.dedup.made import document, rows_of
 from tests.tasks.stages.dedup.test_stage import dedup, edited, prose
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact
 from tasks.formats.dedup.dedup_index import BAND, TEXT
 from tasks.formats.documents.text import mix
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import distinct, equal_links, pairs, shared_texts
 from tasks.stages.dedup.preference import order, preferences
 from tasks.stages.dedup.verdicts import both_ways, labels_of, large_star, small_star

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.text import normalise
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
 

@@ -19,7 +19,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.kills import die_in
 from tests.tasks.stages.dedup.made import corpus

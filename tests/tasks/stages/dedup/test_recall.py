@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.tasks.stages.dedup.made import document, rows_of
 from tests.tasks.stages.dedup.test_stage import dedup, edited, prose
 

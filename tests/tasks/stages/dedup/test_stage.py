@@ -12,7 +12,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.groups import KIND
 from tasks.core.store import Store
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
 

@@ -16,7 +16,7 @@ from tasks.formats.documents.document import DOCUMENT as SCHEMA
 from tasks.formats.documents.tombstones import DOCUMENT, FILE, Tombstone, Tombstones
 from tasks.formats.documents.tombstones import write as write_tombstones
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index.config import DedupIndexConfig
 from tasks.stages.extract.returned import returned_parts
 from tests.conftest import run_stage_in

@@ -22,7 +22,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.tombstones import DOCUMENT, DOMAIN, URL
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.kills import die_in
 from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import document, rows_of

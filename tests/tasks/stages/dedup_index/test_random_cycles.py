@@ -21,7 +21,7 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.text import digest128
 from tasks.formats.documents.tombstones import DOCUMENT, DOMAIN, URL
-from tasks.stages.dedup.config import DedupConfig
+from tasks.stages.dedup import DedupConfig
 from tests.tasks.stages.dedup.made import document
 from tests.tasks.stages.dedup_index.cycles import CONSOLIDATE, DEDUP, Cycles, Rows
 from tests.tasks.stages.dedup_index.oracle import Oracle, page

@@ -315,7 +315,7 @@ def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -
     )
     from tasks.core.groups import group_of
     from tasks.stages.annotate import AnnotateConfig
-    from tasks.stages.dedup.config import DedupConfig
+    from tasks.stages.dedup import DedupConfig
 
     use = AnnotateConfig(use=("prose_score", "pii"))
     attributes = run_stage_in(tmp_path, "tasks.stages.annotate.stage", use, {"extracted": extracted}, kind="attributes")
