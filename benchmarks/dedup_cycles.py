@@ -39,7 +39,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.dedup import stage as dedup
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index import stage as dedup_index
-from tasks.stages.dedup_index.config import DedupIndexConfig
+from tasks.stages.dedup_index import DedupIndexConfig
 
 root, version, before = sys.argv[1:]
 store, made = Store(root), {}

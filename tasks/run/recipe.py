@@ -30,7 +30,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.dedup import DedupConfig
-from tasks.stages.dedup_index.config import DedupIndexConfig
+from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune.config import ExamplesConfig, TunedConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig

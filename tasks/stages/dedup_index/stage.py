@@ -39,7 +39,7 @@ from tasks.formats.dedup.dedup_index import (
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.stages.dedup_index.config import DedupIndexConfig
+from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.dedup_index.fates import Work, fates_part
 from tasks.stages.dedup_index.parts import (
     COPIES_METRIC,
