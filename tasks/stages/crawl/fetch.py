@@ -2,8 +2,11 @@
 
 Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
 (for its share of the requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes
-parts of one WARC file, its CDXJ index, its log and its links (`tasks.stages.crawl.storage.fetchlog`) each, and at the end
-one part with the state of the hosts (`tasks.stages.crawl.storage.fetchlog`). One process, one event loop.
+parts of one WARC file, its CDXJ index, its log and its links each, and at the end one part with the state of the hosts
+(`tasks.stages.crawl.storage.fetchlog`). One process, one event loop.
+
+This module builds the parts of a fetch and runs them: `frontier.order` decides which URL of a host is next,
+`frontier.scheduler` when, `visit` tries it, and `resume` replays what an interrupted attempt has done.
 """
 
 import asyncio
@@ -14,7 +17,6 @@ import signal
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
-from datetime import UTC, datetime
 
 import uvloop
 
@@ -23,16 +25,14 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError, TransientError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.tombstones import tombstones_of
-from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.queues import HostPlan
-from tasks.stages.crawl.frontier.scheduler import WAITING, Frontier, Visit
-from tasks.stages.crawl.frontier.traps import TRAPS
+from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler
 from tasks.stages.crawl.hosts.clocks import Clocks
-from tasks.stages.crawl.hosts.politeness import Host, HostClock, Politeness
+from tasks.stages.crawl.hosts.politeness import HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import SOFTWARE, Client
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
@@ -41,14 +41,13 @@ from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
+from tasks.stages.crawl.resume import logged_outcomes, resume
 from tasks.stages.crawl.status import Live, State, Watch, state_of
 from tasks.stages.crawl.storage import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import Known
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
-from tasks.stages.crawl.storage.fetchlog import CAPTURED, GONE, NOT_MODIFIED, PAGE, SUCCESS, Outcome
-from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
+from tasks.stages.crawl.storage.segment import ORDER, Segment
 from tasks.stages.crawl.storage.spool import Spool
-from tasks.stages.crawl.visit import Visitor, unasked
+from tasks.stages.crawl.visit import Visitor
 
 VERSION = 6
 
@@ -98,7 +97,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 class Crawl:
-    """One fetch task: replays what is committed, then fetches the rest."""
+    """One fetch task: replays what earlier attempts have closed, then fetches the rest."""
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
@@ -124,14 +123,11 @@ class Crawl:
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
         self._segment = Segment(self._spool, config, SOFTWARE, f"{config.user_agent}/{CLIENT_VERSION}")
-        self._frontier: Frontier | None = None
+        self._scheduler: Scheduler | None = None
         self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._begin = time.monotonic()
         self._stopped = False
-        self._watch = Watch(output)
-        # Of earlier attempts: links that are logged as traps, and outcomes of URLs that are not due yet.
-        self._logged: set[str] = set()
-        self._earlier: dict[str, Outcome] = {}
+        self._watch = Watch(output, self._order)
 
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
@@ -175,36 +171,31 @@ class Crawl:
             )
             rules.seed(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
-            traps = self._order.traps
-            visitor = Visitor(config, client, politeness, rules, reader, traps, self._segment, self._policy, self._done)
             deadline = self._begin + config.time_box_s
-
-            async def visit(host: Host, candidate: Candidate) -> Visit:
-                """Waits for room in the local buffer first; when there is none in time, the next cycle visits."""
-                if (outcome := self._earlier.pop(candidate.url, None)) is not None:
-                    self._replay(visitor, candidate, outcome)
-                    return Visit.UNASKED
-                try:
-                    async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                        await self._segment.room()
-                except TimeoutError:
-                    return Visit.AGAIN
-                if not politeness.ready(host, await client.locate(candidate.url)):
-                    return Visit.AGAIN
-                return await visitor.visit(host, candidate)
-
-            self._frontier = Frontier(
+            visitor = Visitor(
+                config,
+                client,
+                politeness,
+                rules,
+                reader,
+                self._order,
+                self._segment,
+                self._policy,
+                self._watch,
+                deadline=deadline,
+            )
+            self._scheduler = Scheduler(
                 self._order,
                 politeness,
-                visit,
+                visitor.visit,
                 concurrency=config.concurrency,
                 most_open=self._files.visits,
                 deadline=deadline,
             )
             try:
-                self._resume(visitor)
+                resume(logged_outcomes(self._output, self._spool), self._order, visitor)
                 self._adjust()
-                whole = await self._frontier.run()
+                whole = await self._scheduler.run()
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
             finally:
@@ -216,60 +207,12 @@ class Crawl:
         """Takes over what operators have changed in the hosts file."""
         self._politeness.adjust()
         self._order.lower_caps()
-        if self._frontier is not None:
-            self._frontier.retime()
+        if self._scheduler is not None:
+            self._scheduler.retime()
 
     def _state(self) -> State:
-        visited = self._frontier.visited if self._frontier is not None else set()
+        visited = self._scheduler.visited if self._scheduler is not None else set()
         return state_of(self._watch, self._order, self._politeness, self._policy, visited, self._segment.buffered)
-
-    def _resume(self, visitor: Visitor) -> None:
-        """Goes through what earlier attempts have closed, as if it came now; one part at a time is in memory."""
-        for part in logged_outcomes(self._output, self._spool):
-            rows = {outcome.url: outcome for outcome in part}
-            # A part holds for each of its hosts what came next, so that hosts may be gone through one by one; those
-            # that had to wait for others come to their turn when these are through.
-            hosts = list(dict.fromkeys(outcome.host for outcome in part))
-            while hosts:
-                host = hosts.pop()
-                while self._order.peek(host) in rows and (candidate := self._order.take(host)) is not None:
-                    self._replay(visitor, candidate, rows.pop(candidate.url))
-                hosts += self._order.ready()
-            for url, outcome in rows.items():
-                if outcome.requested or outcome.reason not in TRAPS:
-                    self._earlier[url] = outcome
-                else:
-                    self._logged.add(url)
-        self._log_refused()
-
-    def _replay(self, visitor: Visitor, candidate: Candidate, outcome: Outcome) -> None:
-        came = outcome.http_status in PAGE_STATUSES and outcome.status in CAPTURED
-        if came and outcome.kind == PAGE and not outcome.render:
-            self._order.traps.note(outcome.url, outcome.payload_digest)
-        visitor.replay(outcome)
-        self._count(candidate, outcome)
-
-    def _done(self, candidate: Candidate, outcome: Outcome) -> None:
-        self._segment.note(outcome)
-        self._watch.fetched += 1
-        self._count(candidate, outcome)
-        self._log_refused()
-        order = self._order
-        self._watch.tell(order.spent, order.budget, lambda: order.waiting, self._politeness, self._segment.buffered)
-
-    def _count(self, candidate: Candidate, outcome: Outcome) -> None:
-        self._order.note(candidate, outcome)
-        if outcome.status in (SUCCESS, NOT_MODIFIED) and outcome.kind == PAGE and not outcome.render:
-            self._order.traps.keep(_original(candidate, outcome))
-        self._watch.count(outcome)
-
-    def _log_refused(self) -> None:
-        """Logs the links that are traps."""
-        for candidate, reason in self._order.refused:
-            if candidate.url not in self._logged:
-                self._segment.note(unasked(candidate, GONE, reason))
-            self._watch.errors[reason] += 1
-        self._order.refused.clear()
 
     async def _end(self) -> None:
         if self._stopped:
@@ -291,7 +234,7 @@ class Crawl:
             with self._output.part(fetchlog.HOSTS_PART) as part:
                 fetchlog.write_hosts(part, *self._learned, self._order.traps.scores())
                 self._policy.write(part)
-        self._watch.finish(self._order.spent)
+        self._watch.finish()
 
     def _nothing_fetched(self) -> InputError:
         reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
@@ -322,21 +265,13 @@ class Crawl:
 
     def _stop(self) -> None:
         self._stopped = True
-        if self._frontier is not None:
-            self._frontier.stop()
+        if self._scheduler is not None:
+            self._scheduler.stop()
 
 
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
     """Returns the requests that the partition may make: its share of the cycle's."""
     return fetchlist.shares(config.max_pages, {one.record.member: one.record.rows_out for one in lists})[member]
-
-
-def _original(candidate: Candidate, outcome: Outcome) -> Earlier:
-    """Returns the full capture behind an outcome: its own, or the earlier one that it found unchanged."""
-    if outcome.status == NOT_MODIFIED and candidate.earlier is not None:
-        return candidate.earlier
-    fetched_at = outcome.fetched_at or datetime.now(UTC)
-    return Earlier(outcome.url, fetched_at, outcome.record_id, outcome.payload_digest)
 
 
 def _known(previous: Artifact | None) -> Container[bytes]:

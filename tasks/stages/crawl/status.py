@@ -77,6 +77,10 @@ Found = dict[str, Any]
 class Watch:
     """Counts outcomes and reports them.
 
+    Args:
+        output: the artifact being written.
+        order: the queues.
+
     Attributes:
         captured: pages stored, those of earlier attempts of the task included.
         fetched: URLs tried by this attempt.
@@ -85,8 +89,9 @@ class Watch:
         unread: pages whose links could not be read.
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, order: Order) -> None:
         self._output = output
+        self._order = order
         self._begin = time.monotonic()
         self._logged_at = self._sent = 0.0
         self.captured = 0
@@ -110,15 +115,10 @@ class Watch:
         elif outcome.reason != "redirect":
             self.errors[outcome.reason] += 1
 
-    def tell(
-        self, spent: int, budget: int, waiting: Callable[[], tuple[int, int]], politeness: Politeness, buffered: str
-    ) -> None:
+    def report(self, politeness: Politeness, buffered: str) -> None:
         """Reports the progress of the fetch, at most once a second.
 
         Args:
-            spent: requests made.
-            budget: requests that may be made.
-            waiting: returns the number of waiting URLs and of their hosts; called only for a report.
             politeness: source of the slowest hosts.
             buffered: what waits for the store, in words.
         """
@@ -126,9 +126,9 @@ class Watch:
         if now - self._logged_at < _LOG_EVERY_S:
             return
         self._logged_at = now
-        urls, hosts = waiting()
+        spent, (urls, hosts) = self._order.spent, self._order.waiting
         line = f"{self.captured} pages, {self.rate:.1f} URLs/s, {urls} URLs on {hosts} hosts waiting"
-        self._output.progress(spent, budget, f"{line}{self._errors()}{_slowest(politeness)}{buffered}")
+        self._output.progress(spent, self._order.budget, f"{line}{self._errors()}{_slowest(politeness)}{buffered}")
         if now - self._sent > _METRICS_EVERY_S:
             self._sent = now
             live = {"live.urls_per_s": self.rate, "live.pages": self.captured, "live.waiting": urls}
@@ -149,8 +149,9 @@ class Watch:
             text = "[%s] alert: links_unread at page %d kept without its links, %s: %s"
             alerts.warning(text, self._output.address, self.unread, outcome.url, outcome.unread)
 
-    def finish(self, spent: int) -> None:
+    def finish(self) -> None:
         """Reports the end of the fetch."""
+        spent = self._order.spent
         self._output.progress(spent, spent, f"{self.captured} pages{self._errors()}")
 
     def _errors(self) -> str:

@@ -1,10 +1,12 @@
-"""One visit to one URL: rules, pause, request, classification of the response, storage.
+"""One visit to one URL: rules, pause, request, classification of the response, storage, and the record of its outcome.
 
-Every URL ends as exactly one `Outcome`.
+Every URL ends as exactly one `Outcome`: a row of the log, news for the order of URLs, and a count of the fetch.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from tasks.core.part import POISON
@@ -13,21 +15,24 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.scheduler import Visit
-from tasks.stages.crawl.frontier.traps import Traps
+from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
-from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules
-from tasks.stages.crawl.http.address import Grants, refusal
+from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
+from tasks.stages.crawl.status import Watch
 from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.storage.fetchlog import (
+    CAPTURED,
     DUPLICATE,
     GONE,
     NOT_MODIFIED,
+    PAGE,
     REDIRECT_PERMANENT,
     REDIRECT_TEMPORARY,
     RETRY,
@@ -48,18 +53,19 @@ _TRANSIENT = frozenset({"timeout", "connect", "protocol", "dns"})
 
 
 class Visitor:
-    """Visits URLs and reports every outcome.
+    """Visits URLs and records every outcome.
 
     Args:
         config: the crawl's settings.
         client: sends requests.
         politeness: the hosts' clocks.
         rules: robots.txt and tdmrep.json by origin.
-        reader: reads what came.
-        traps: knows the first page with the bytes of another.
-        segment: takes captures.
-        policy: whom not to ask.
-        done: called once per URL with its outcome.
+        reader: reads responses.
+        order: source of the URLs; receives their outcomes.
+        segment: takes captures, and a row for every outcome.
+        policy: hosts that are denied, dropped or paused, and rewriting rules.
+        watch: counts of the fetch.
+        deadline: time of the monotonic clock up to which a visit waits for room in the local buffer.
     """
 
     def __init__(
@@ -69,29 +75,38 @@ class Visitor:
         politeness: Politeness,
         rules: HostRules,
         reader: Reader,
-        traps: Traps,
+        order: Order,
         segment: Segment,
         policy: Policy,
-        done: Callable[[Candidate, Outcome], None],
+        watch: Watch,
+        *,
+        deadline: float,
     ) -> None:
         self._config = config
         self._client = client
         self._politeness = politeness
         self._rules = rules
         self._reader = reader
-        self._traps = traps
+        self._order = order
+        self._traps = order.traps
         self._segment = segment
         self._policy = policy
-        self._grants = Grants(config.allow_hosts)
-        self._done = done
+        self._watch = watch
+        self._deadline = deadline
         self._tries: dict[str, int] = {}
         self._known_sites: set[str] = set()
+        # Of earlier attempts: outcomes of URLs whose turn has not come yet, and links that are logged as traps.
+        self._earlier: dict[str, Outcome] = {}
+        self._logged: set[str] = set()
 
     async def visit(self, host: Host, candidate: Candidate) -> Visit:
-        """Tries one URL; calls `done` with the outcome unless the visit must be repeated."""
-        if (before := await self._before(host, candidate)) is not None:
-            return before
-        reserved = self._rules.reserved(candidate.url)
+        """Tries one URL, and records the outcome unless the visit must be repeated."""
+        if (outcome := self._earlier.pop(candidate.url, None)) is not None:
+            self.replay(candidate, outcome)
+            return Visit.SKIPPED
+        ruling = await self._before(host, candidate)
+        if isinstance(ruling, Visit):
+            return ruling
         fetched_at = datetime.now(UTC)
         try:
             async with self._politeness.turn(host):
@@ -101,70 +116,99 @@ class Visitor:
                     limit=self._config.max_body_bytes,
                     wanted=self._reader.worth,
                     # Header and meta element may override the site's file: the whole page is needed.
-                    headers={} if reserved else _conditions(candidate),
+                    headers={} if ruling.reserved else _conditions(candidate),
                     keep_cut=True,
                 )
         except FetchError as error:
             if error.reason == HOST_DENIED:  # denied while it waited
-                return self._end(candidate, RETRY, HOST_DENIED)
-            return self._failed(host, candidate, error.reason, str(error), None)
+                return self._skip(candidate, RETRY, HOST_DENIED)
+            return self._failed(host, candidate, error.reason, str(error))
         if answer.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
-            return self._failed(host, candidate, "protocol", "the connection ends within the body", None)
+            return self._failed(host, candidate, "protocol", "the connection ends within the body")
         if answer.status in (429, 503):
-            pause = retry_after(answer.header("retry-after"))
-            return self._failed(host, candidate, f"http_{answer.status}", "", pause, answer.status)
+            return self._failed(host, candidate, f"http_{answer.status}", "", answer)
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
         try:
-            outcome = self._rewritten(await self._judged(candidate, answer, fetched_at, reserved))
+            outcome = self._rewritten(await self._judged(candidate, answer, fetched_at, ruling))
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
             log.exception("the answer of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
-        self._done(candidate, outcome)
+        self._record(candidate, outcome)
         return Visit.DONE
 
-    async def _before(self, host: Host, candidate: Candidate) -> Visit | None:
-        """Returns what ends a visit before its request: hosts file, address, robots.txt; None where nothing does."""
+    async def _before(self, host: Host, candidate: Candidate) -> Ruling | Visit:
+        """Returns what ends a visit before its request, or what the site's rules say of the URL."""
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+                await self._segment.room()
+        except TimeoutError:
+            return Visit.AGAIN
+        place = await self._client.locate(candidate.url)
+        if not self._politeness.ready(host, place.address):
+            return Visit.AGAIN
         put_off = self._policy.withheld(host.authority) or host.given_up
-        reason = put_off or refusal(candidate.url, allow_loopback=self._config.allow_loopback, grants=self._grants)
-        if reason:
-            return self._end(candidate, RETRY if put_off else GONE, reason)
+        if reason := put_off or place.refused:
+            return self._skip(candidate, RETRY if put_off else GONE, reason)
         if self._policy.pauses(host.authority):
             self._politeness.put_off(host, EVERY_S)
             return Visit.AGAIN
-        if not self._rules.known(candidate.url):
-            await self._rules.look_up(candidate.url)
+        ruling = await self._rules.ruling(candidate.url)
+        if ruling is None:
             return Visit.AGAIN
-        reason = self._rules.verdict(candidate.url)
-        if reason:
-            status = RETRY if reason == UNAVAILABLE else GONE
-            return self._end(candidate, status, reason, self._rules.why(candidate.url))
-        if not self._rules.reservations_known(candidate.url):
-            await self._rules.look_up_reservations(candidate.url)
-            return Visit.AGAIN
-        return None
+        if ruling.denied:
+            return self._skip(candidate, RETRY if ruling.denied == UNAVAILABLE else GONE, ruling.denied, ruling.why)
+        return ruling
 
-    def replay(self, outcome: Outcome) -> None:
+    def replay(self, candidate: Candidate, outcome: Outcome) -> None:
         """Takes in what an earlier attempt of the task has made of a URL."""
-        if outcome.http_status in PAGE_STATUSES and outcome.reason != "mime":
+        came = outcome.http_status in PAGE_STATUSES
+        if came and outcome.reason != "mime":
             self._known_sites.add(origin_of(outcome.url))
+        if came and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
+            self._traps.note(outcome.url, outcome.payload_digest)
+        self._order.note(candidate, outcome)
+        self._watch.count(outcome)
 
-    def _end(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
-        self._done(candidate, unasked(candidate, status, reason, why))
-        return Visit.UNASKED
+    def expect(self, outcomes: Iterable[Outcome]) -> None:
+        """Takes outcomes of earlier attempts whose turn has not come yet; a visit to their URL replays them.
+
+        Links that were logged as traps have no turn: they are not logged again.
+        """
+        for outcome in outcomes:
+            if outcome.requested or outcome.reason not in TRAPS:
+                self._earlier[outcome.url] = outcome
+            else:
+                self._logged.add(outcome.url)
+
+    def log_refused(self) -> None:
+        """Logs the links that are traps, unless an earlier attempt has."""
+        for candidate, reason in self._order.refused:
+            if candidate.url not in self._logged:
+                self._segment.note(_outcome(candidate, GONE, reason, False))
+            self._watch.errors[reason] += 1
+        self._order.refused.clear()
+
+    def _record(self, candidate: Candidate, outcome: Outcome) -> None:
+        self._segment.note(outcome)
+        self._watch.fetched += 1
+        self._order.note(candidate, outcome)
+        self._watch.count(outcome)
+        self.log_refused()
+        self._watch.report(self._politeness, self._segment.buffered)
+
+    def _skip(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
+        """Records a URL that is not requested; `why` is text for the log."""
+        self._record(candidate, _outcome(candidate, status, reason, False, why[:500]))
+        return Visit.SKIPPED
 
     def _failed(
-        self,
-        host: Host,
-        candidate: Candidate,
-        reason: str,
-        detail: str,
-        asked_pause: float | None,
-        http_status: int | None = None,
+        self, host: Host, candidate: Candidate, reason: str, detail: str, answer: Answer | None = None
     ) -> Visit:
-        transient = http_status is not None or reason in _TRANSIENT
+        """Records a request without a usable answer; `answer` is that of a busy host (429, 503)."""
+        transient = answer is not None or reason in _TRANSIENT
         if transient:
-            pause = self._politeness.failed(host, asked_pause)
+            pause = self._politeness.failed(host, retry_after(answer.header("retry-after")) if answer else None)
             tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
             patient = pause <= self._config.max_backoff_s
             if not patient or host.failures >= HOST_FAILURES:
@@ -172,12 +216,11 @@ class Visitor:
                 log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
             elif tries < TRIES:
                 return Visit.AGAIN
-        status = RETRY if transient else GONE
-        outcome = _outcome(candidate, status, reason, True, error=detail[:500])
-        self._done(candidate, outcome._replace(http_status=http_status))
+        outcome = _outcome(candidate, RETRY if transient else GONE, reason, True, error=detail[:500])
+        self._record(candidate, outcome._replace(http_status=answer.status if answer else None))
         return Visit.DONE
 
-    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime, reserved: bool) -> Outcome:
+    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime, ruling: Ruling) -> Outcome:
         """Returns what an answer means; writes it to the segment if it is kept."""
         outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
             http_status=answer.status,
@@ -186,9 +229,9 @@ class Visitor:
             fetched_at=fetched_at,
             etag=(answer.header("etag") or "")[:1000],
             last_modified=(answer.header("last-modified") or "")[:100],
-            terms=kept(**self._rules.terms(candidate.url), header=header_terms(answer.headers)),
+            terms=kept(**ruling.terms, header=header_terms(answer.headers)),
         )
-        if answer.status == 304 and candidate.earlier is not None and not reserved:
+        if answer.status == 304 and candidate.earlier is not None and not ruling.reserved:
             if refused := self._reader.refused_by_headers(answer):
                 return outcome._replace(reason=refused)
             return self._revisited(candidate, candidate.earlier, answer, outcome)
@@ -198,7 +241,9 @@ class Visitor:
             return outcome._replace(status=RETRY)
         if answer.status == 402:
             return outcome._replace(reason=PAYMENT)
-        return await self._read(candidate, answer, outcome, reserved) if answer.status in PAGE_STATUSES else outcome
+        if answer.status not in PAGE_STATUSES:
+            return outcome
+        return await self._read(candidate, answer, outcome, ruling.reserved)
 
     async def _read(self, candidate: Candidate, answer: Answer, outcome: Outcome, reserved: bool) -> Outcome:
         """Returns what a page is; writes it to the segment if it is kept."""
@@ -227,7 +272,7 @@ class Visitor:
         digest = answer.payload_digest
         if candidate.earlier and candidate.earlier.payload_digest == digest:
             unchanged = outcome._replace(status=NOT_MODIFIED, reason="")
-            return self._segment.revisit(candidate, candidate.earlier, answer, unchanged)
+            return self._segment.capture(candidate, answer, unchanged, candidate.earlier)
         if outcome.reason:
             return self._duplicate(candidate, answer, outcome, digest)
         return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=render))
@@ -238,7 +283,7 @@ class Visitor:
         if original is None:
             return outcome
         same = outcome._replace(status=DUPLICATE, error=f"the same bytes as {original.url}"[:500])
-        return self._segment.revisit(candidate, original, answer, same)
+        return self._segment.capture(candidate, answer, same, original)
 
     def _rewritten(self, outcome: Outcome) -> Outcome:
         """Returns an outcome with its links as the hosts file has them written."""
@@ -270,7 +315,7 @@ class Visitor:
             etag=outcome.etag or candidate.etag,
             last_modified=outcome.last_modified or candidate.last_modified,
         )
-        return self._segment.revisit(candidate, earlier, answer, known)
+        return self._segment.capture(candidate, answer, known, earlier)
 
 
 def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
@@ -281,11 +326,6 @@ def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outco
     permanent = answer.status in (301, 308)
     status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
     return outcome._replace(status=status, reason="redirect", redirect=target)
-
-
-def unasked(candidate: Candidate, status: str, reason: str, why: str = "") -> Outcome:
-    """Returns the outcome of a URL that was not requested; `why` is text for the log."""
-    return _outcome(candidate, status, reason, False, why[:500])
 
 
 def _outcome(candidate: Candidate, status: str, reason: str, requested: bool, error: str = "") -> Outcome:

@@ -16,6 +16,7 @@ links to, and requests beyond their share.
 
 import contextlib
 from collections.abc import Container, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.formats.web.domain import Link, link, owner_of
@@ -25,8 +26,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, Waiting, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
-from tasks.stages.crawl.storage.fetchlist import Candidate
-from tasks.stages.crawl.storage.fetchlog import CAPTURED, SITEMAP, Outcome
+from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlog import CAPTURED, NOT_MODIFIED, PAGE, SITEMAP, SUCCESS, Outcome
 
 MAX_REDIRECTS = 5
 # Bytes of memory for links that wait, divided among the domains; as much again for those on their way to other hosts.
@@ -133,7 +134,7 @@ class Order:
         return Candidate(one.url, one.depth, queue.score / (1 + one.depth), one.hops, one.via)
 
     def note(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Records the outcome of a URL that was taken: the request it cost, and its links."""
+        """Records the outcome of a URL that was taken: the request it cost, its links, and the capture behind it."""
         host = authority(candidate.url)
         domain = self._domains[owner_of(host)]
         queue = domain.hosts[host]
@@ -151,6 +152,8 @@ class Order:
             self._enable([host])
         if not (self._flying or self._able):
             self._begin()
+        if outcome.status in (SUCCESS, NOT_MODIFIED) and outcome.kind == PAGE and not outcome.render:
+            self.traps.keep(_original(candidate, outcome))
 
     def lower_caps(self) -> None:
         """Takes over caps of hosts that operators have lowered; what waits beyond them is left for the next cycle."""
@@ -312,6 +315,14 @@ class Order:
             if host not in self._able:
                 self._able.add(host)
                 self._news.append(host)
+
+
+def _original(candidate: Candidate, outcome: Outcome) -> Earlier:
+    """Returns the full capture behind an outcome: its own, or the earlier one that it found unchanged."""
+    if outcome.status == NOT_MODIFIED and candidate.earlier is not None:
+        return candidate.earlier
+    fetched_at = outcome.fetched_at or datetime.now(UTC)
+    return Earlier(outcome.url, fetched_at, outcome.record_id, outcome.payload_digest)
 
 
 def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, set[str]]:

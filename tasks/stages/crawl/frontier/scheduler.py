@@ -33,11 +33,8 @@ class Visit(Enum):
     """How a visit to a URL ended."""
 
     DONE = "done"
-    UNASKED = "unasked"  # done without a request: no pause follows
+    SKIPPED = "skipped"  # done without a request: no pause follows
     AGAIN = "again"  # try again after the host's pause
-
-
-Visitor = Callable[[Host, Candidate], Awaitable[Visit]]
 
 
 @dataclass
@@ -53,7 +50,7 @@ class _Work:
     placed: bool = True
 
 
-class Frontier:
+class Scheduler:
     """Works off an order: one URL at a time per host, many hosts at once.
 
     Args:
@@ -69,7 +66,7 @@ class Frontier:
         self,
         order: Order,
         politeness: Politeness,
-        visit: Visitor,
+        visit: Callable[[Host, Candidate], Awaitable[Visit]],
         *,
         concurrency: int,
         most_open: int,
@@ -178,7 +175,7 @@ class Frontier:
                 result = await self._visit(host, candidate)
                 if result is Visit.AGAIN:
                     self._again[name] = candidate
-                if result is not Visit.UNASKED:
+                if result is not Visit.SKIPPED:
                     break
                 turns += 1
                 if turns % _TURN == 0:

@@ -37,7 +37,7 @@ from urllib.parse import quote
 from tasks.formats.web.domain import Link
 from tasks.formats.web.url import authority, is_trap
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.page.reading import DUPLICATE, SOFT_404_TEXT, SOFT_404, Noted, is_soft_404
+from tasks.stages.crawl.page.reading import DUPLICATE, SOFT_404, SOFT_404_TEXT, Noted, is_soft_404
 from tasks.stages.crawl.storage.fetchlist import Earlier
 
 TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})

@@ -17,9 +17,11 @@ import logging
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.content_encoding import decode
@@ -80,6 +82,22 @@ class HostRobots:
     fetched_at: datetime
     crawl_delay_s: float
     tdm: bytes | None = None
+
+
+class Ruling(NamedTuple):
+    """What the files of a site say of one URL.
+
+    Attributes:
+        denied: why it must not be fetched (see `HostRules.verdict`), or "".
+        why: text on a robots.txt that is unavailable, or "".
+        reserved: whether tdmrep.json reserves it from text and data mining.
+        terms: terms of use, as (name, value), by file.
+    """
+
+    denied: str = ""
+    why: str = ""
+    reserved: bool = False
+    terms: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType({})
 
 
 class Later(Exception):
@@ -224,6 +242,28 @@ class HostRules:
             for origin, entry in self._known.sorted()
         ]
 
+    async def ruling(self, url: str) -> Ruling | None:
+        """Returns what the site's files say of `url`.
+
+        None where a file had to be looked up first, which takes a request: call again after the host's pause.
+        """
+        if not self.known(url):
+            await self.look_up(url)
+            return None
+        origin = origin_of(url)
+        entry = self._known[origin]
+        if denied := self.verdict(url):
+            return Ruling(denied, entry.why)
+        if self._tdm and not entry.tdm_asked:
+            await self._look_up_reservations(url, origin, entry)
+            return None
+        if not entry.size:
+            return Ruling()
+        rules = self._known.rules(origin)
+        found = rules.reservations
+        terms = {"robots": rules.robots.terms(url), "tdmrep": found.terms(url) if found is not None else ()}
+        return Ruling(reserved=self._tdm and found is not None and found.reserves(url), terms=terms)
+
     def known(self, url: str) -> bool:
         """Returns whether the rules for `url` were looked up within the last 24 hours; sets the host's Crawl-delay."""
         entry = self._known.get(origin_of(url))
@@ -246,10 +286,6 @@ class HostRules:
         if not robots.allows(url):
             return DENIED
         return AI_OPTOUT if self._ai_optout and robots.ai_optout(url) else None
-
-    def why(self, url: str) -> str:
-        """Returns text on why the rules for `url` are unavailable; "" when they are available."""
-        return self._known[origin_of(url)].why
 
     def sitemaps(self, url: str) -> tuple[str, ...]:
         """Returns the canonical addresses of the sitemaps that the robots.txt of `url` names, without doubles."""
@@ -329,37 +365,12 @@ class HostRules:
                 self._politeness.put_off(host, pause)
         return over
 
-    def reservations_known(self, url: str) -> bool:
-        """Returns whether the tdmrep.json of `url` needs no look-up (any more); look its robots.txt up first."""
-        return not self._tdm or self._known[origin_of(url)].tdm_asked
-
-    def reserved(self, url: str) -> bool:
-        """Returns whether the site's tdmrep.json, if known, reserves `url` from text and data mining."""
-        origin = origin_of(url)
-        entry = self._known.get(origin)
-        if not self._tdm or entry is None or not entry.tdm:
-            return False
-        reservations = self._known.rules(origin).reservations
-        return reservations is not None and reservations.reserves(url)
-
-    def terms(self, url: str) -> dict[str, list[tuple[str, str]]]:
-        """Returns the terms of use of the site for `url`, as (name, value), by file."""
-        origin = origin_of(url)
-        entry = self._known.get(origin)
-        if entry is None or not entry.size:
-            return {}
-        rules = self._known.rules(origin)
-        stated = rules.reservations.terms(url) if rules.reservations is not None else ()
-        return {"robots": rules.robots.terms(url), "tdmrep": list(stated)}
-
-    async def look_up_reservations(self, url: str) -> None:
+    async def _look_up_reservations(self, url: str, origin: str, entry: Entry) -> None:
         """Tries to fetch the tdmrep.json that governs `url`, which robots.txt must allow to be fetched itself.
 
         Once, whatever the result: an unreachable site reserves nothing, and is tried again in the next cycle. While a
         host that the file redirects to is not free, it stays to be looked up: call again.
         """
-        origin = origin_of(url)
-        entry = self._known[origin]
         entry.tdm_asked = True
         try:
             body = await self._files.get(origin + TDMREP, self._may_ask)
@@ -493,7 +504,7 @@ class SiteFiles:
         now = time.monotonic()
         if fetcher not in ("", first) and now < until:
             raise Later(min(_LOOK_S * 2**way.waits, _MAX_LOOK_S))
-        wait = self._politeness.stand_in_line(host, await self._client.locate(way.url))
+        wait = self._politeness.stand_in_line(host, (await self._client.locate(way.url)).address)
         # Longer than any request: then the expected visit has been given up.
         self._fetchers[way.url] = (first, now + wait + self._patience_s)
         if wait:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
+from typing import NamedTuple
 
 from tasks.formats.warc.payload import payload_digest
 from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
@@ -106,6 +107,18 @@ class Answer:
         for name, value in self.headers:
             found.setdefault(name.lower(), []).append(value)
         return found
+
+
+class Located(NamedTuple):
+    """Where a URL would be requested.
+
+    Attributes:
+        address: the IP address; "" where none is known.
+        refused: why its literal address or port must not be requested ("private_address", "port"), or "".
+    """
+
+    address: str
+    refused: str = ""
 
 
 class FetchError(Exception):
@@ -205,22 +218,22 @@ class Client:
         except (ProtocolError, TimeoutError, OSError, ValueError) as error:
             raise FetchError(_reason(error), str(error)) from error
 
-    async def locate(self, url: str) -> str:
-        """Returns the IP address to which a canonical URL would be requested, or "" where none is known."""
+    async def locate(self, url: str) -> Located:
+        """Returns the IP address to which a canonical URL would be requested; a refused name is not looked up."""
         guard, pool = self._open()
-        name, port = host_and_port(url)[0].strip("[]"), port_of(url)
-        if refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants) is not None:
-            return ""  # a denied name is not looked up either
+        if refused := refusal(url, allow_loopback=self._config.allow_loopback, grants=self._grants):
+            return Located("", refused)
+        name = host_and_port(url)[0].strip("[]")
         if is_address(name):
-            return name
+            return Located(name)
         if peer := pool.peer(url):
-            return peer
+            return Located(peer)
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                answers = await guard.resolve(name, port, socket.AF_UNSPEC)
+                answers = await guard.resolve(name, port_of(url), socket.AF_UNSPEC)
         except (OSError, TimeoutError, ValueError):
-            return ""  # the request itself raises the reason
-        return answers[0]["host"] if answers else ""
+            return Located("")  # the request itself raises the reason
+        return Located(answers[0]["host"] if answers else "")
 
     async def _exchange(self, request: "_Request", response: Response, keep_cut: bool) -> Answer:
         _, pool = self._open()

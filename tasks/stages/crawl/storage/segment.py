@@ -8,21 +8,18 @@ the open file, and the next attempt reads every closed one.
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 
-from tasks.core import parquet
-from tasks.core.artifact import PartRecord
 from tasks.core.part import POISON
-from tasks.core.stage import Output, Part
+from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
-from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, from_tables, to_table
+from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, to_table
 from tasks.stages.crawl.storage.spool import DRAIN_S, Closed, Spool
-from tasks.stages.crawl.storage.warc import Compression, WarcWriter, Written, suffix
+from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 
 log = logging.getLogger("sluice.crawl")
 
@@ -59,17 +56,28 @@ class Segment:
         self._max_bytes = min(_MAX_BYTES, config.buffer_bytes // _BUFFER_SHARE)
         self._open: _OpenPart | None = None
 
-    def capture(self, candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-        """Writes a capture to the open file; returns the outcome with its place."""
-        fetched_at = outcome.fetched_at or datetime.now(UTC)
-        notes = _notes(candidate, answer, outcome)
-        return self._placed(outcome, self._warc().capture(outcome.url, fetched_at, answer, notes))
+    def capture(
+        self, candidate: Candidate, answer: Answer, outcome: Outcome, earlier: Earlier | None = None
+    ) -> Outcome:
+        """Writes a capture to the open file, or a revisit record of an `earlier` one.
 
-    def revisit(self, candidate: Candidate, earlier: Earlier, answer: Answer, outcome: Outcome) -> Outcome:
-        """Writes a revisit record of an earlier capture to the open file; returns the outcome with its place."""
+        Returns:
+            The outcome with the place and the identity of the record.
+        """
+        part = self._part()
+        warc = part.warc or part.open_warc(self._config.warc_compression, self._software, self._agent)
         fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
-        written = self._warc().revisit(outcome.url, fetched_at, answer, earlier, notes)
-        return self._placed(outcome, written)
+        if earlier is None:
+            written = warc.capture(outcome.url, fetched_at, answer, notes)
+        else:
+            written = warc.revisit(outcome.url, fetched_at, answer, earlier, notes)
+        part.captures += 1
+        return outcome._replace(
+            payload_digest=written.payload_digest,
+            record_id=written.record_id,
+            warc_file=part.path,
+            warc_offset=written.offset,
+        )
 
     def note(self, outcome: Outcome) -> None:
         """Takes a row of the log; closes the file when it is full or old, or when its rows take too much memory.
@@ -147,20 +155,6 @@ class Segment:
             self._open = _OpenPart(self._spool, self._config.partitions)
         return self._open
 
-    def _warc(self) -> WarcWriter:
-        part = self._part()
-        return part.warc or part.open_warc(self._config.warc_compression, self._software, self._agent)
-
-    def _placed(self, outcome: Outcome, written: Written) -> Outcome:
-        part = self._part()
-        part.captures += 1
-        return outcome._replace(
-            payload_digest=written.payload_digest,
-            record_id=written.record_id,
-            warc_file=part.path,
-            warc_offset=written.offset,
-        )
-
 
 class _OpenPart:
     """The files of a part that is being written."""
@@ -209,43 +203,6 @@ class _OpenPart:
     def abandon(self, error: BaseException) -> None:
         with contextlib.suppress(type(error)):
             self._file.__exit__(type(error), error, error.__traceback__)
-
-
-def logged_outcomes(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
-    """Yields what earlier attempts of the task have closed, part by part in the order in which they were closed.
-
-    Some parts are stored, others are on this machine and are queued for the store.
-    """
-    urls: set[str] = set()
-    for _, record in sorted(output.committed.items()):
-        stored = {path: output.store.read(f"{output.address.path}/{path}") for path in _logs(record)}
-        outcomes = _outcomes(stored)
-        urls.update(outcome.url for outcome in outcomes)
-        yield outcomes
-    for closed in spool.buffer.found():
-        outcomes = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
-        # The task may have continued elsewhere, or was killed between storing a part and removing it here.
-        if not urls.isdisjoint(outcome.url for outcome in outcomes):
-            closed.remove()
-            continue
-        log.info("[%s] %d URLs found in the local buffer %s", output.address, len(outcomes), closed.folder)
-        spool.put(closed)
-        urls.update(outcome.url for outcome in outcomes)
-        yield outcomes
-
-
-def _logs(record: PartRecord) -> list[str]:
-    return [entry.path for entry in record.files if entry.path.startswith((LOG, LINK))]
-
-
-def _outcomes(files: dict[str, bytes]) -> list[Outcome]:
-    tables = {
-        folder: parquet.from_bytes(data)
-        for folder in (LOG, LINK)
-        for path, data in files.items()
-        if path.startswith(folder)
-    }
-    return from_tables(tables[LOG], tables[LINK]) if LOG in tables else []
 
 
 def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:

@@ -179,7 +179,7 @@ def test_the_address_to_be_polite_to_is_looked_up_for_public_names_only():
     async def located(answers, *urls):
         config = CrawlConfig(contact="mailto:a@b.example")
         async with Client(config, answers) as client:
-            return [await client.locate(url) for url in urls]
+            return [(await client.locate(url)).address for url in urls]
 
     public = Answers(["1.1.1.1", "1.0.0.1"])
     urls = [

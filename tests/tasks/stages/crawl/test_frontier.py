@@ -11,7 +11,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.scheduler import WAITING, Frontier, Visit
+from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler, Visit
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome
@@ -92,7 +92,7 @@ class Web:
             order.note(candidate, outcome)
             return Visit.DONE
 
-        frontier = Frontier(
+        scheduler = Scheduler(
             order,
             politeness,
             visit,
@@ -100,7 +100,7 @@ class Web:
             most_open=concurrency + WAITING,
             deadline=loop.time() + deadline_s,
         )
-        return await frontier.run()
+        return await scheduler.run()
 
 
 @pytest.fixture

@@ -22,9 +22,10 @@ from tasks.formats.warc import archive
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.resume import logged_outcomes
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
-from tasks.stages.crawl.storage.segment import ORDER, Segment, logged_outcomes
+from tasks.stages.crawl.storage.segment import ORDER, Segment
 from tasks.stages.crawl.storage.spool import MANIFEST, Buffer, Spool
 
 ADDRESS = ArtifactId("test/segment", "dev")
