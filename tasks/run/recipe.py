@@ -32,7 +32,7 @@ from tasks.stages.decontaminate import DecontaminateConfig
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.finetune.config import ExamplesConfig, TunedConfig
+from tasks.stages.finetune import ExamplesConfig, TunedConfig
 from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.promote.config import PromoteConfig

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tasks.core.artifact import ArtifactFolder
-from tasks.stages.finetune.config import Template
+from tasks.stages.finetune import Template
 
 ROLES = ("system", "user", "assistant")
 

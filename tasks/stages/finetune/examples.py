@@ -31,7 +31,7 @@ from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import asked
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
-from tasks.stages.finetune.config import ExamplesConfig
+from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id, instruction, preference, prompt_of, segments
 
 VERSION = 2

@@ -19,7 +19,7 @@ from tasks.run.export import export_model
 from tasks.run.place import Place
 from tasks.run.recipe import find_recipe
 from tasks.run.shell import main
-from tasks.stages.finetune.config import ExamplesConfig
+from tasks.stages.finetune import ExamplesConfig
 from tasks.trainer.interchange import huggingface
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.spec import tuning_spec

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.artifact import Artifact
-from tasks.stages.finetune.config import ExamplesConfig
+from tasks.stages.finetune import ExamplesConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.tasks.trainer.conftest import made, one_thread

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.documents.examples import HELDOUT, Examples
-from tasks.stages.finetune.config import TunedConfig
+from tasks.stages.finetune import TunedConfig
 from tasks.trainer.model import model_file
 from tasks.trainer.serve import TextModel
 from tests.conftest import run_stage_in

@@ -11,8 +11,8 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.examples import HELDOUT, Examples
 from tasks.run.inputs import external_refs
+from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.finetune import examples as stage
-from tasks.stages.finetune.config import ExamplesConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.s3_server import S3Server

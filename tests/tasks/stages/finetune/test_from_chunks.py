@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.documents.examples import HELDOUT, Examples
-from tasks.stages.finetune.config import ExamplesConfig
+from tasks.stages.finetune import ExamplesConfig
 from tests.conftest import run_stage_in
 from tests.corpora import kept_document
 from tests.taken_down import take_down

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.stages.finetune.config import ExamplesConfig, TunedConfig
+from tasks.stages.finetune import ExamplesConfig, TunedConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made
 from tests.kills import die_in, times_of
