@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.documents.examples import SOURCE, Examples
+from tasks.formats.documents.examples import SOURCE as EXAMPLES_SOURCE
+from tasks.formats.documents.examples import Examples
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.marks import first_blank, of_run
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.readings import Reading, read_by
 
-KIND = "finetuned"
+TUNED = "finetuned"
 """Kind of the artifacts that are fine-tuned models."""
-ROLE = "examples"
+EXAMPLES = "examples"
 """Role of the examples among the inputs of a fine-tuning, and kind of the artifacts."""
 
 
@@ -35,7 +36,7 @@ class Page(NamedTuple):
 
 def is_tuned(model: Artifact) -> bool:
     """Returns whether a model was fine-tuned."""
-    return any(ref.role == ROLE for ref in model.record.inputs)
+    return any(ref.role == EXAMPLES for ref in model.record.inputs)
 
 
 def by_document(examples: Examples, numbers: Iterable[int]) -> dict[Page, list[int]]:
@@ -79,7 +80,7 @@ class ExampleReadings:
         self.run: dict[str, Any] = json.loads(model.read("run.json"))
         self.order = Order.of_run(self.run)
         self.marks = of_run(model)
-        (ref,) = (ref for ref in model.record.inputs if ref.role == ROLE)
+        (ref,) = (ref for ref in model.record.inputs if ref.role == EXAMPLES)
         self.examples = Examples(Artifact.open_at(model.store, ArtifactId.parse(ref.address)))
 
     @cached_property
@@ -99,7 +100,7 @@ class ExampleReadings:
         blank = [one.withheld_from for one in each]
         steps, skipped = (sorted({*_all(each, name)}) for name in ("steps", "skipped_steps"))
         return Reading(
-            SOURCE,
+            EXAMPLES_SOURCE,
             sorted({*_all(each, "sequences")}),
             steps,
             skipped,
@@ -110,7 +111,7 @@ class ExampleReadings:
     def _each(self, numbers: Iterable[int]) -> Iterator[Reading]:
         for number in numbers:
             sequences, blank = [self.examples.sequence_of(number)], self.blank_from(number)
-            yield read_by(self.run, self.order, self.skipped_steps, SOURCE, sequences, blank)
+            yield read_by(self.run, self.order, self.skipped_steps, EXAMPLES_SOURCE, sequences, blank)
 
 
 def _all(each: Iterable[Reading], name: str) -> Iterator[int]:

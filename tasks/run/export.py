@@ -33,7 +33,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.example_readings import KIND
+from tasks.formats.example_readings import TUNED
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.origin import tokenizer_of
@@ -302,7 +302,7 @@ def adapters(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> Exported:
 
 def _opened(artifacts: Artifacts) -> tuple[Artifact, dict[str, Any], str, str]:
     """Returns the model, the content of its `model.json`, its `tokenizer.json` and its chat template."""
-    model = artifacts[KIND]
+    model = artifacts[TUNED]
     described, run = (json.loads(model.read(name)) for name in ("model.json", "run.json"))
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
@@ -327,9 +327,9 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     artifacts, takedowns = lineage.chain(store, recipe, version), in_force(store, recipe)
     tuned = tuned or kind == ADAPTER
     of_training = (("checkpoint", "train"), ("tokenizer", "tokenizer"))
-    for needed, stage in ((KIND, "finetune"),) if tuned else of_training:
+    for needed, stage in ((TUNED, "finetune"),) if tuned else of_training:
         if needed not in artifacts:
-            hint = "; or export the fine-tuned model with --tuned" if KIND in artifacts else ""
+            hint = "; or export the fine-tuned model with --tuned" if TUNED in artifacts else ""
             raise InputError(f"{recipe}@{version} has no {needed}", f"run the stage {stage} first{hint}")
     if kind == ADAPTER:
         found = adapters(artifacts, takedowns)

@@ -10,7 +10,7 @@ from typing import Any
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.example_readings import KIND, ROLE
+from tasks.formats.example_readings import EXAMPLES, TUNED
 from tasks.formats.model_card import model_card, table
 from tasks.formats.tokens.exposure import Exposure, of_checkpoint
 from tasks.formats.tokens.origin import origin_refs
@@ -204,11 +204,11 @@ def tuned_card(artifacts: Artifacts, takedowns: Sequence[Artifact]) -> str:
         artifacts: the fine-tuned model and all that it was made from, by kind (`tasks.run.lineage.chain`).
         takedowns: the takedowns in force.
     """
-    model = artifacts[KIND]
+    model = artifacts[TUNED]
     run, described = (json.loads(model.read(name)) for name in ("run.json", "model.json"))
     sections = {
         "Base": [f"- `{ref.address}` {ref.fingerprint[:16]}" for ref in origin_refs(model)],
-        "Examples": _examples(artifacts[ROLE]) if ROLE in artifacts else [],
+        "Examples": _examples(artifacts[EXAMPLES]) if EXAMPLES in artifacts else [],
         "Tuning": _tuning(model, run),
         "Scores": _tuned_scores(artifacts),
         "Template": ["```json", json.dumps(run["template"], indent=1, ensure_ascii=False), "```"],

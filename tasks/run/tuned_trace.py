@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.example_readings import KIND, ExampleReadings, by_document
+from tasks.formats.example_readings import TUNED, ExampleReadings, by_document
 from tasks.formats.tokens.origin import origin_refs
 from tasks.run.chain import Chain, many
 
@@ -50,7 +50,7 @@ def trace_tuned(store: Store, recipe: str, version: str, step: int) -> Found:
     Raises:
         InputError: there is no such model or step, or its examples are gone.
     """
-    model = Artifact.open_at(store, ArtifactId(f"{recipe}/{KIND}", version))
+    model = Artifact.open_at(store, ArtifactId(f"{recipe}/{TUNED}", version))
     readings = ExampleReadings(model)
     if not 0 <= step < readings.run["steps"]:
         raise InputError(f"{model.address} has no step {step}", f"its steps are 0 to {readings.run['steps'] - 1}")
@@ -104,7 +104,7 @@ def _models(store: Store) -> list[Artifact]:
     """Returns all fine-tuned models of a store, by recipe and version; lists folders, and not all files in them."""
     recipes = store.folders()
     kinds = many(store.folders, recipes)
-    having = [f"{recipe}/{KIND}" for recipe, found in zip(recipes, kinds, strict=True) if KIND in found]
+    having = [f"{recipe}/{TUNED}" for recipe, found in zip(recipes, kinds, strict=True) if TUNED in found]
     versions = zip(having, many(store.folders, having), strict=True)
     made = many(
         lambda address: Artifact.find(store, address), [ArtifactId(a, b) for a, found in versions for b in found]

@@ -13,7 +13,7 @@ from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, label
 
-KIND = pa.dictionary(pa.int32(), pa.string())
+LABEL_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 
 def coded(values: Sequence[str]) -> pa.DictionaryArray:

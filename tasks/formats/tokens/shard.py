@@ -61,7 +61,7 @@ class TokenFormat:
             ("n_bytes", pa.uint32()),
             ("source", pa.string()),
             ("split", pa.string()),
-            *((name, label_columns.KIND) for name in labels),
+            *((name, label_columns.LABEL_TYPE) for name in labels),
         ]
         meta = json.dumps(self.__dict__, sort_keys=True).encode()
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={META: meta})

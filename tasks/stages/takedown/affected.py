@@ -16,9 +16,9 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
-from tasks.formats import example_readings
 from tasks.formats.documents import chunks as chunk_format
 from tasks.formats.documents.tombstones import Tombstones
+from tasks.formats.example_readings import EXAMPLES, TUNED
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
@@ -32,7 +32,7 @@ from tasks.formats.tokens.exposure import (
 )
 from tasks.formats.tokens.origin import origin_of, origin_ref
 
-CHUNKS, EXAMPLES, TUNED = chunk_format.KIND, example_readings.ROLE, example_readings.KIND
+CHUNKS = chunk_format.KIND
 DOCUMENTS, SHARDS, PLAN, CHECKPOINT = "documents", "shards", "plan", "checkpoint"
 KINDS = (DOCUMENTS, SHARDS, CHUNKS, PLAN, CHECKPOINT, EXAMPLES, TUNED)
 MODELS = (CHECKPOINT, TUNED)
