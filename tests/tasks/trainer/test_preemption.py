@@ -12,8 +12,8 @@ from tasks.core.config import canonical_json
 from tasks.core.errors import StoppedError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.launch.agent import Aws, Gcp, NoAnswer, watch
 from tasks.trainer.launch.launcher import training_command
+from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
 from tasks.trainer.logs import FAULTS, METRICS, last_step, read_metrics
 from tasks.trainer.place import PREEMPTION_VARIABLE, PreemptionNotice
 from tests.corpora import Made
