@@ -33,7 +33,7 @@ from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune import ExamplesConfig, TunedConfig
-from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.perplexity.config import PerplexityConfig
 from tasks.stages.promote.config import PromoteConfig
 from tasks.stages.register.config import RegisterConfig

@@ -29,7 +29,7 @@ from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.document import PARAGRAPHS, REPEAT, REPEATED, REPEATS, REPEATS_FOUND, marked
 from tasks.formats.documents.text import hash64, normalise
 from tasks.formats.web.domain import domain_of
-from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs import ParagraphsConfig
 
 PLACES = pa.schema(
     [

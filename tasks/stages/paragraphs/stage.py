@@ -34,7 +34,7 @@ from tasks.core.pages import template
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
 from tasks.formats.documents.document import parts_of
-from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.paragraphs.passes import (
     COUNTS,
     EXAMPLE,

@@ -20,7 +20,7 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.decontaminate import DecontaminateConfig
-from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs import ParagraphsConfig
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "filters.md"

@@ -28,8 +28,8 @@ from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tasks.stages.decontaminate import stage as decontaminate
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup import stage as dedup
+from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.paragraphs import stage as paragraphs
-from tasks.stages.paragraphs.config import ParagraphsConfig
 from tasks.stages.paragraphs.passes import mark_part
 from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import crawled

@@ -12,7 +12,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.formats.documents.document import PARAGRAPHS, REPEATED
 from tasks.formats.documents.text import normalise
-from tasks.stages.paragraphs.config import ParagraphsConfig
+from tasks.stages.paragraphs import ParagraphsConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import REJECTED, corpus, document, rows_of, write
 
