@@ -40,7 +40,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.filters.ngram.files import load_artifact
-from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import run
 
 ROOT = Path(__file__).parents[1]

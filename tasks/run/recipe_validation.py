@@ -17,7 +17,7 @@ from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.extract import parsers
 from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
-from tasks.stages.perplexity.config import ANY_LANGUAGE
+from tasks.stages.perplexity import ANY_LANGUAGE
 
 
 def inconsistencies(sections: Sections) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tasks.filters.ngram.words import split
 from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.documents.text import clean, hash64
 from tasks.formats.web.charset import decode
-from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import BEGIN_ID, END_ID, SPECIAL, UNKNOWN_ID
 
 DOCUMENTS = "documents/"

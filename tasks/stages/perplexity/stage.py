@@ -32,7 +32,7 @@ from tasks.filters.language import LanguageLabels
 from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
 from tasks.formats.model_card import model_card, table
-from tasks.stages.perplexity.config import ANY_LANGUAGE, PerplexityConfig, Reference
+from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import Estimate, estimate
 from tasks.stages.perplexity.reference import (
     CANDIDATE,

@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.perplexity import Perplexity, PerplexityMeasures
-from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, Reference
 from tests.tasks.filters.ngram.test_arpa import SMALL, at
 from tests.tasks.stages.perplexity.learning import babble
 

@@ -11,8 +11,8 @@ from tasks.filters.ngram.model import Scores
 from tasks.stages.classifiers import ClassifierSettings
 from tasks.stages.classifiers import stage as classifiers
 from tasks.stages.classifiers.texts import Example, Examples
+from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity import stage as perplexity
-from tasks.stages.perplexity.config import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import Cuts
 
 SCORES = {

@@ -31,7 +31,7 @@ from tasks.stages.dedup import stage as dedup
 from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.passes import mark_part
-from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import crawled
 from tasks.stages.tokens.bpe import draw
 from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig

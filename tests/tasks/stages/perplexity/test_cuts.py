@@ -11,7 +11,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.formats.documents.document import DOCUMENT
-from tasks.stages.perplexity.config import PerplexityConfig
+from tasks.stages.perplexity import PerplexityConfig
 from tasks.stages.perplexity.reference import CANDIDATE, different, drawn, lowest, ranks
 from tasks.stages.perplexity.stage import crawled
 from tests.corpora import by_hand, kept_document

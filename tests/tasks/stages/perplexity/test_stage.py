@@ -16,7 +16,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.filters.ngram.files import load_artifact, read_arpa
 from tasks.formats.documents.document import DOCUMENT
-from tasks.stages.perplexity.config import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity.reference import draw, drawn, listing, units
 from tasks.stages.perplexity.stage import external
 from tests.conftest import run_stage_in
