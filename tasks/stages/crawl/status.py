@@ -333,7 +333,7 @@ def status(store: Store, recipe: str, version: str = "", now: datetime | None = 
     Returns:
         {recipe, version, stages: {inject, rank, publish: time it was done, or None}, partitions: [{member, stages:
         {generate, fetch, render, update: the same}, done: {pages, hosts, note} of a fetch that is done, or None,
-        live: the state of one that is not (`live.state_of`) with `silent_s`, seconds since it was written, or None}]}.
+        live: the state of one that is not (`state_of`) with `silent_s`, seconds since it was written, or None}]}.
 
     Raises:
         InputError: no cycle was begun.
