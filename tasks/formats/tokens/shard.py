@@ -12,19 +12,88 @@ is a document:
 
 Files are not compressed, so a slice of a document is a view into the page cache, without a copy. The schema metadata
 has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
+
+Label columns of token shards: strings of few values, coded by a dictionary that a shard has once.
+
+The dictionary is sorted, so that equal documents give equal bytes; see `labels` for the spelling of values.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tasks.core.config import nearest
 from tasks.core.errors import InputError
-from tasks.formats.tokens import label_columns
+from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, label
+
+LABEL_TYPE = pa.dictionary(pa.int32(), pa.string())
+
+
+def coded(values: Sequence[str]) -> pa.DictionaryArray:
+    """Codes the values of one column of a shard, shape (rows,).
+
+    >>> coded(["silver", "gold", "silver"]).dictionary.to_pylist()
+    ['gold', 'silver']
+    """
+    names = pa.array(sorted(set(values)), pa.string())
+    codes = pc.index_in(pa.array(values, pa.string()), names)
+    return pa.DictionaryArray.from_arrays(codes, names)
+
+
+def column_of(name: str) -> str:
+    """Returns the column of the documents that a label is read from.
+
+    >>> column_of("tier"), column_of("metadata.topic")
+    ('tier', 'metadata')
+    """
+    return name.partition(".")[0]
+
+
+def spelt(column: pa.Array, name: str) -> list[str]:
+    """Returns the label of each value of a column of the documents, shape (rows,).
+
+    Args:
+        column: the column that `column_of` names.
+        name: the label; after a dot it names a field of the column's JSON objects.
+
+    Raises:
+        InputError: as `label` does.
+    """
+    if field := name.partition(".")[2]:
+        return [label(json.loads(value).get(field) if value else None, name) for value in column.to_pylist()]
+    if not pa.types.is_string(column.type):
+        return [label(value, name) for value in column.to_pylist()]
+    values = column.dictionary_encode()  # few values: each is spelt once
+    names = [label(value, name) for value in values.dictionary.to_pylist()]
+    return [label(None, name) if code is None else names[code] for code in values.indices.to_pylist()]
+
+
+def check_column(schema: pa.Schema, name: str) -> None:
+    """Raises InputError unless a shard of the schema has `source` or a label column of that name."""
+    known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
+    if name not in known:
+        raise InputError(
+            f'the token shards have no column "{name}": {nearest(name, known)}',
+            "name it in [encode] columns and run the stage encode again",
+        )
+
+
+def read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
+    """Returns `source` or a label column over all batches of a shard; raises InputError if there is none."""
+    check_column(schema, name)
+    parts = [batch.column(name) for batch in batches]
+    whole = pa.chunked_array(parts, schema.field(name).type)
+    if name == SOURCE:
+        whole = whole.dictionary_encode()
+    whole = whole.unify_dictionaries().combine_chunks()
+    return whole if isinstance(whole, pa.DictionaryArray) else whole.chunk(0)
+
 
 TRAIN = "train"
 HELDOUT = "heldout"
@@ -61,7 +130,7 @@ class TokenFormat:
             ("n_bytes", pa.uint32()),
             ("source", pa.string()),
             ("split", pa.string()),
-            *((name, label_columns.LABEL_TYPE) for name in labels),
+            *((name, LABEL_TYPE) for name in labels),
         ]
         meta = json.dumps(self.__dict__, sort_keys=True).encode()
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={META: meta})
@@ -115,7 +184,7 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArra
         the first token of each document, as `Shard.token_offsets`, shape (rows,).
     """
     schema = fmt.schema(buffer.labels)
-    labels = [label_columns.coded(values) for values in buffer.labels.values()]
+    labels = [coded(values) for values in buffer.labels.values()]
     found = [np.empty(0, np.int64)]
     sink = pa.PythonFile(file, mode="w")
     with pa.ipc.new_file(sink, schema) as writer:
@@ -224,7 +293,7 @@ class Shard:
 
     def column(self, name: str) -> pa.DictionaryArray:
         """Returns `source` or a label column, shape (rows,); raises InputError if the shard has no such column."""
-        return label_columns.read_column(self._batches(), self._reader.schema, name)
+        return read_column(self._batches(), self._reader.schema, name)
 
     def uid(self, row: int) -> bytes:
         """Returns the id of the document in a row."""

@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.label_columns import check_column
-from tasks.formats.tokens.shard import BATCH_ROWS, META, TokenFormat
+from tasks.formats.tokens.shard import BATCH_ROWS, META, TokenFormat, check_column
 
 
 def read_format(file: BinaryIO, name: str) -> TokenFormat:

@@ -30,9 +30,18 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draw
 from tasks.formats.tokens.index import Indexed, write_index
-from tasks.formats.tokens.label_columns import column_of, spelt
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import FOLDER, HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import (
+    FOLDER,
+    HELDOUT,
+    TRAIN,
+    ShardBuffer,
+    TokenFormat,
+    column_of,
+    shard_name,
+    spelt,
+    write_shard,
+)
 from tasks.stages.tokens import token_import
 from tasks.stages.tokens.bpe import (
     FERTILITY,

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.label_columns import spelt
 from tasks.formats.tokens.labels import label
-from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, TokenFormat, write_shard
+from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, TokenFormat, spelt, write_shard
 from tasks.formats.tokens.shard_set import ShardSet
 from tasks.stages.tokens.bpe import FERTILITY
 from tasks.stages.tokens.config import EncodeConfig
