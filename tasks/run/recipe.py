@@ -35,7 +35,7 @@ from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune import ExamplesConfig, TunedConfig
 from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.perplexity import PerplexityConfig
-from tasks.stages.promote.config import PromoteConfig
+from tasks.stages.promote import PromoteConfig
 from tasks.stages.register.config import RegisterConfig
 from tasks.stages.repeats.config import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
