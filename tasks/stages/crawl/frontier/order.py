@@ -6,8 +6,9 @@ proceeds independently, at its own pace. No running host waits for another:
 - Links to another host of the same registered domain are tried when all hosts of the domain have processed their URLs:
   a round of the domain (`queues.Domain`).
 - Links to other domains of the partition are tried when all domains have: a round of the partition.
-- The partition's requests are divided among its domains, and those of a domain among its hosts (`queues.Shares`): first by
-  waiting URLs, then in turns. Unneeded requests are given to others as soon as that is known.
+- The partition's requests are divided among its domains, and those of a domain among its hosts
+  (`queues.Shares`): first by waiting URLs, then in turns. Unneeded requests are given to others as soon as that is
+  known.
 
 Therefore an interrupted and resumed crawl, or one with more requests at a time, captures the same pages of an
 unchanged site. The price: a slow host delays others where they depend on it: pages that no page of their own domain
