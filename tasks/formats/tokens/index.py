@@ -27,7 +27,7 @@ from tasks.core.ranges import Piece, RangeFile, RangeReader
 from tasks.formats.documents import key_index
 from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex, key_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
-from tasks.formats.tokens.shard_parts import read_label
+from tasks.formats.tokens.shard import read_label
 from tasks.formats.web.domain import domains_of, host_name
 
 FOLDER = "index"

@@ -16,10 +16,14 @@ has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
 Label columns of token shards: strings of few values, coded by a dictionary that a shard has once.
 
 The dictionary is sorted, so that equal documents give equal bytes; see `labels` for the spelling of values.
+
+Parts of a token shard (`shard`) without the rest of it: its format, the ids of some documents, a label of one.
+
+Reads an open binary file, of which only the ranges that hold these are read.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -353,3 +357,43 @@ class _Piece:
         flat = tokens.values.to_numpy()
         # The values are a view into the mapped file: its address minus that of the file is the position. Arrow aligns.
         return cls(batch, flat, tokens.offsets.to_numpy(), (flat.ctypes.data - file) // itemsize)
+
+
+def read_format(file: BinaryIO, name: str) -> TokenFormat:
+    """Returns the format of a shard; `name` is for messages.
+
+    Raises:
+        InputError: the file is not a token shard.
+    """
+    try:
+        return TokenFormat(**json.loads(_opened(file).schema.metadata[META]))
+    except (pa.ArrowInvalid, KeyError, TypeError) as error:
+        raise InputError(f"{name} is not a readable token shard ({error})", "run the stage encode again") from None
+
+
+def read_uids(file: BinaryIO, rows: Collection[int]) -> dict[int, str]:
+    """Returns the ids (hex) of the documents in some rows of a shard, by row."""
+    reader = _opened(file)
+    found = {}
+    for index in sorted({row // BATCH_ROWS for row in rows}):
+        uids = reader.get_batch(index).column("doc_uid")
+        inside = (row for row in rows if row // BATCH_ROWS == index)
+        found.update({row: uids[row % BATCH_ROWS].as_py().hex() for row in inside})
+    return found
+
+
+def read_label(file: BinaryIO, row: int, name: str) -> str:
+    """Returns the value of `source` or of a label column of the document in a row.
+
+    Raises:
+        InputError: the shard has no such column.
+    """
+    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
+    check_column(schema, name)
+    batch = _opened(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
+    return str(batch.column(name)[row % BATCH_ROWS].as_py())
+
+
+def _opened(file: BinaryIO, column: int = 0) -> Any:
+    # The first column is `doc_uid`. Of columns that are not included not a byte is read.
+    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[column]))

@@ -26,8 +26,7 @@ from tasks.core.ranges import Piece, RangeFile, RangeReader
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan, Slices
-from tasks.formats.tokens.shard import FOLDER
-from tasks.formats.tokens.shard_parts import read_format, read_uids
+from tasks.formats.tokens.shard import FOLDER, read_format, read_uids
 from tasks.trainer.config import ShardsSpec, TrainSpec
 from tasks.trainer.model.loss import IGNORED
 
