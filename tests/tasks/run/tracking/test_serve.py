@@ -17,7 +17,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.run.tracking import TrackingContext
 from tasks.run.tracking.run import StageRun
-from tasks.stages.register.config import RegisterConfig
+from tasks.stages.register import RegisterConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import TextModel
 from tests.conftest import run_stage_in
