@@ -37,8 +37,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import Indexed, write_index
-from tasks.formats.tokens.shard import ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.spans import stage
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens import pack

@@ -27,8 +27,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import Indexed, write_index
-from tasks.formats.tokens.shard import ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.run.export import FORMATS, export
 
 FMT = TokenFormat(50_000, 0, "none")

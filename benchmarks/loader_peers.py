@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.result import ROOT, peer_python
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 
 WITHOUT_IMAGES = """
 import sys

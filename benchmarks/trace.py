@@ -36,8 +36,7 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
-from tasks.formats.tokens.shard import ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.config import TokenizerConfig

@@ -18,7 +18,7 @@ from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import Readings
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.run import lineage
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from tasks.formats.example_readings import TUNED
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.origin import tokenizer_of
-from tasks.formats.tokens.shard import SPLITS, TokenFormat
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.webdataset import write_tar
 from tasks.formats.tokens.withheld import withheld_rows
 from tasks.run import lineage

@@ -20,7 +20,7 @@ from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.formats.tokens import origin
 from tasks.formats.tokens.mixture import Anneal, Mixture, repetitions, replayed, resolved
 from tasks.formats.tokens.plan import FOLDER, Plan
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec
 from tasks.trainer.data import heldout
 from tasks.trainer.model.model_file import base_weights, initial_weights

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.tokens.span_sample import Sample
 
 FOLDER = "spans"

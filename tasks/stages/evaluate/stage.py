@@ -28,8 +28,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.tokens.shard import TRAIN
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.stages.evaluate.reports import (
     Curve,
     curve_of,

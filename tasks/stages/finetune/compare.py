@@ -24,7 +24,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.shard import HELDOUT as SPLIT
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.finetune import COMPARISON, TunedConfig
 from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, Text, compare, compare_responses, texts_of
 from tasks.trainer.evaluation.items import files_of

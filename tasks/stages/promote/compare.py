@@ -18,7 +18,7 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.promote import PromoteConfig, verdict
 from tasks.stages.promote.stage import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
 from tasks.stages.promote.verdict import Seeds

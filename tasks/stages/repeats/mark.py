@@ -16,7 +16,7 @@ from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.formats.dedup.sorted_runs import Buckets, read_range
 from tasks.formats.tokens.repeats import AGAIN, DOCUMENT, KIND, SPAN
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.repeats.maximal import OCCURRENCE
 
 _BLOCK_TOKENS = 1 << 22

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats.dedup.sorted_runs import by_key
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.tokens.spans import SuffixArray, Text, group_name
 
 _SAMPLES_PER_RANGE = 32

@@ -40,8 +40,7 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
-from tasks.formats.tokens.shard import parse_shard_name
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet, parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex, groups_of
 from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats.config import RepeatsConfig

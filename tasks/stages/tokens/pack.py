@@ -31,8 +31,7 @@ from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
 from tasks.formats.tokens.repeats import again_in, kept_pieces
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, parse_shard_name
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
 from tasks.formats.tokens.withheld import Rows, withheld_rows
 from tasks.stages.tokens.config import PackConfig
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import HELDOUT, ShardSet
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 
 from tasks.core.artifact import Artifact
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout, Window, heldout, windows

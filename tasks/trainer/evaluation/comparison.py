@@ -41,7 +41,7 @@ from tasks.core.digest import sha256_of
 from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.formats.documents.examples import Example, Examples
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.heldout import Heldout, of_sources
 from tasks.trainer.evaluation import paired
@@ -60,7 +60,7 @@ _PACKED = "model/"
 
 @dataclass(frozen=True)
 class Contender:
-    """A model on this machine that is not loaded yet.
+    """A model on this machine, with its tokenizer, that is not loaded yet.
 
     Attributes:
         label: what it is in this comparison, such as "champion"; names its files.
@@ -307,7 +307,10 @@ SCHEMA = pa.schema(
 def compare_responses(
     first: Contender, second: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
 ) -> list[Compared]:
-    """Compares two models on examples that neither has learned.
+    """Compares two models on examples of a fine-tuning that neither has learned.
+
+    Every token to learn is predicted from all of its example before it, by both models in the same context; an example
+    that is longer than that is left out.
 
     Args:
         first: the model to compare with.

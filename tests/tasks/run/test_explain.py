@@ -12,8 +12,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import TRAIN
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.run.explain import MOST_CHARACTERS, explain
 from tasks.run.shell import main
 from tasks.run.trace_text import render_explanation

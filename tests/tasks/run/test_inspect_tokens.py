@@ -9,7 +9,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.run.inspect_tokens import inspect, render
 from tests.corpora import Made, corpus
 from tests.tasks.run.test_trace import make

@@ -13,7 +13,7 @@ from tasks.formats.documents.document import DOCUMENT
 from tasks.formats.documents.document import REJECTED as NO_DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.run.trace import render, trace, trace_domain, trace_step
 from tasks.stages.tokens.config import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.model.loss import IGNORED
 from tests.corpora import Made, corpus, tokens_in

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.data.heldout import Heldout, heldout, windows

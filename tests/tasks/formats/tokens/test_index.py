@@ -15,7 +15,7 @@ from tasks.core.store import Store
 from tasks.formats.documents import key_index
 from tasks.formats.documents.key_index import DOMAIN, KeyIndex, key_of
 from tasks.formats.tokens.index import DocumentIndex
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tests.corpora import Made, kept_document, tokens_in
 from tests.s3_server import S3Server
 

@@ -13,7 +13,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.evaluate import stage
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.trainer.data.heldout import Heldout

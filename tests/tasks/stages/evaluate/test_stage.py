@@ -9,8 +9,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.formats.tokens.shard import HELDOUT
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import HELDOUT, ShardSet
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import _load_pyfunc

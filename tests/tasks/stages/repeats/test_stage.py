@@ -15,7 +15,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import RecipeError
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.repeats import path_of
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.tokens.spans import groups_of
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe

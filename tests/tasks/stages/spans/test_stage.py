@@ -16,8 +16,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens import span_sample
-from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe

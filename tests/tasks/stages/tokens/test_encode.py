@@ -15,8 +15,16 @@ from tasks.core.errors import InputError
 from tasks.core.part import make_run
 from tasks.core.stage import Inputs, Output
 from tasks.formats.tokens.index import DocumentIndex
-from tasks.formats.tokens.shard import HELDOUT, SPLITS, Shard, ShardBuffer, TokenFormat, part_number, write_shard
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import (
+    HELDOUT,
+    SPLITS,
+    Shard,
+    ShardBuffer,
+    ShardSet,
+    TokenFormat,
+    part_number,
+    write_shard,
+)
 from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.stages.tokens.encode import run

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from tasks.core.errors import InputError, RecipeError
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import ShardSet
 from tasks.run.inputs import external_refs
 from tasks.run.recipe import find_recipe
 from tasks.stages.tokens import bpe

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.shard import TRAIN
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.stages.tokens.config import PackConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in

@@ -13,8 +13,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.megatron import bin_type, write_index
-from tasks.formats.tokens.shard import SPLITS
-from tasks.formats.tokens.shard_set import ShardSet
+from tasks.formats.tokens.shard import SPLITS, ShardSet
 from tasks.run.export import export
 from tasks.stages.tokens.config import EncodeConfig, TokenFiles, TokenizerConfig
 from tasks.stages.tokens.encode import external
