@@ -14,7 +14,7 @@ from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.perplexity import PerplexityConfig
 from tasks.stages.promote import PromoteConfig
-from tasks.stages.repeats.config import RepeatsConfig
+from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig

@@ -43,7 +43,7 @@ from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
 from tasks.formats.tokens.shard import ShardSet, parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex, groups_of
 from tasks.formats.web.domain import domain_of, host_name
-from tasks.stages.repeats.config import RepeatsConfig
+from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.repeats.mark import Job, mark_shard
 from tasks.stages.repeats.maximal import MAXIMAL, Key, Suffixes, maximal, occurrences, outstanding, repeated
 

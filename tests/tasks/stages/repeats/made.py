@@ -16,7 +16,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
-from tasks.stages.repeats.config import RepeatsConfig
+from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans.config import SpansConfig
 from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.encode import Row, ShardWriter
