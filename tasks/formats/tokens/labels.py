@@ -3,12 +3,20 @@
 A label is a name: it stands in messages, in mixtures of recipes and in file names. Letters, digits and `-_.` of ASCII
 stand for themselves, every other byte of the UTF-8 form is `%` and two hex digits, so that different values have
 different names; the absence of a value is `unknown`. Imports the standard library only.
+
+Names of sources, as recipes write them. Imports pydantic only.
 """
 
 from datetime import datetime
+from typing import Annotated
 from urllib.parse import quote
 
+from pydantic import StringConstraints
+
 from tasks.core.errors import InputError
+
+SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
+"""Name of a source in mixtures, reports and files, and host in the URLs of documents without one."""
 
 SOURCE = "source"
 """The column that every shard has, and that groups sequences by default."""

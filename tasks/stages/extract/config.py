@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, absolute, nearest
-from tasks.formats.source_name import SourceName
+from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parsers
 
 WEB = "web"

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from tasks.core.config import Config, absolute, duplicates
-from tasks.formats.source_name import SourceName
-from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE
+from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 
 
