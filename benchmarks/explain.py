@@ -38,8 +38,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
-from tasks.stages.spans import stage
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig, stage
 from tasks.stages.tokens import pack
 from tasks.stages.tokens.bpe import load, train
 from tasks.stages.tokens.config import PackConfig, TokenizerConfig

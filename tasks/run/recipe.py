@@ -38,7 +38,7 @@ from tasks.stages.perplexity import PerplexityConfig
 from tasks.stages.promote import PromoteConfig
 from tasks.stages.register import RegisterConfig
 from tasks.stages.repeats import RepeatsConfig
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig
 from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig

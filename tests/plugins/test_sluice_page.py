@@ -18,7 +18,7 @@ from tasks.core.store import Store
 from tasks.run.recipe import Recipe
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig
 from tests.conftest import run_stage_in
 from tests.corpora import kept_document, tokens_in
 

@@ -18,7 +18,7 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.shard import ShardSet
 from tasks.formats.tokens.span_sample import write_sample
 from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, group_name, sample_of, write_suffixes
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig
 
 VERSION = 1
 _BLOCK = 1 << 24

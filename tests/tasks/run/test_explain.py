@@ -16,7 +16,7 @@ from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.run.explain import MOST_CHARACTERS, explain
 from tasks.run.shell import main
 from tasks.run.trace_text import render_explanation
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens.bpe import load
 from tasks.stages.tokens.config import PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig

@@ -27,7 +27,7 @@ from tasks.run.runner import join_stage, run_stage
 from tasks.run.trace import render, trace
 from tasks.run.trace_text import render_explanation
 from tasks.run.tracking import TrackingContext
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig
 from tests.conftest import run_stage_in
 from tests.corpora import tokens_in
 from tests.taken_down import take_down

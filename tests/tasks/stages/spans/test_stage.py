@@ -20,7 +20,7 @@ from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, To
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe
-from tasks.stages.spans.config import SpansConfig
+from tasks.stages.spans import SpansConfig
 from tasks.stages.spans.stage import sorted_suffixes
 from tests.conftest import run_stage_in
 
