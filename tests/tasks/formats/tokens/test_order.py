@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
 from tasks.formats.tokens.mixture import Anneal, resolved
-from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.permutation import Permutation
+from tasks.formats.tokens.order import Order, Permutation
 
 
 @st.composite

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tasks.formats.tokens.order import Order
-from tasks.formats.tokens.permutation import Permutation
+from tasks.formats.tokens.order import Order, Permutation
 
 N, KEYS, BINS, FALSE_POSITIVES = 3001, 60, 50, 1e-4
 Items = NDArray[np.int64]
