@@ -16,7 +16,7 @@ from airflow.sdk import DAG, Param
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
 from operators.takedown import TakedownOperator
-from tasks.stages.takedown.config import MOST_LINES
+from tasks.stages.takedown import MOST_LINES
 
 
 def lines(title: str, description: str) -> Param:

@@ -5,7 +5,7 @@ from typing import Any
 from operators.runs import Run, run_of
 from operators.stage import StageOperator
 from tasks.run.recipe import Recipe
-from tasks.stages.takedown.config import VERSION_FORMAT, dated
+from tasks.stages.takedown import VERSION_FORMAT, dated
 
 
 class TakedownOperator(StageOperator):

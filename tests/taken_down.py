@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.artifact import Artifact
-from tasks.stages.takedown.config import TakedownConfig
+from tasks.stages.takedown import TakedownConfig
 from tests.conftest import run_stage_in
 
 

@@ -18,7 +18,7 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run import pid1
 from tasks.run.catalogue import STAGES
-from tasks.stages.takedown.config import VERSION_FORMAT, dated
+from tasks.stages.takedown import VERSION_FORMAT, dated
 
 if TYPE_CHECKING:
     from tasks.core.store import Store

@@ -9,6 +9,7 @@ from typing import Any
 from tasks.core.pages import template
 from tasks.formats.documents.tombstones import Lifted, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
+from tasks.stages.takedown import TakedownConfig
 from tasks.stages.takedown.affected import (
     CHECKPOINT,
     CHUNKS,
@@ -22,7 +23,6 @@ from tasks.stages.takedown.affected import (
     Affected,
     copies,
 )
-from tasks.stages.takedown.config import TakedownConfig
 
 SHOWN = 1_000
 """Documents, values and copies that the report lists; `found.parquet` has all."""

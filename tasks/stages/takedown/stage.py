@@ -44,8 +44,8 @@ from tasks.formats.documents.tombstones import (
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority
+from tasks.stages.takedown import TakedownConfig
 from tasks.stages.takedown.affected import FOUND, Affected, affected, unfinished
-from tasks.stages.takedown.config import TakedownConfig
 from tasks.stages.takedown.report import page, report_of
 
 VERSION = 2

@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.audit import audit, render
 from tasks.run.recipe import find_recipe
-from tasks.stages.takedown.config import TakedownConfig
+from tasks.stages.takedown import TakedownConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
