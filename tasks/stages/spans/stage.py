@@ -16,8 +16,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.shard import ShardSet
-from tasks.formats.tokens.span_sample import write_sample
-from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, group_name, sample_of, write_suffixes
+from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, group_name, sample_of, write_sample, write_suffixes
 from tasks.stages.spans import SpansConfig
 
 VERSION = 1

@@ -15,7 +15,7 @@ from tasks.core.config import Config
 from tasks.core.errors import InputError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.formats.tokens import span_sample
+from tasks.formats.tokens import spans
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.catalogue import upstream
@@ -74,7 +74,7 @@ document = st.lists(tokens, max_size=12)
 def test_a_run_is_found_where_it_stands_within_a_document(
     shards: list[Documents], text: list[int], group_tokens: int, every: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as name, patch.object(span_sample, "EVERY", every):
+    with tempfile.TemporaryDirectory() as name, patch.object(spans, "EVERY", every):
         made = shards_in(Path(name), shards, heldout=[text])
         index = SpanIndex(spans_of(Path(name), made, group_tokens), ShardSet.open(made))
         longest = max(size for size in range(len(text) + 1) if not size or occurrences(shards, text[:size]))
