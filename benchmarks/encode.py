@@ -33,8 +33,7 @@ from tasks.core.stage import Inputs, Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
-from tasks.stages.tokens import bpe
-from tasks.stages.tokens.config import TokenizerConfig
+from tasks.stages.tokens import TokenizerConfig, bpe
 
 ROOT = Path(__file__).parents[1]
 PEERS = ["datatrove[processing]==0.10.1", "tokenizers==0.23.3", "pyarrow==25.0.1"]
@@ -64,7 +63,7 @@ STAGE = """
 import tempfile
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output
-from tasks.stages.tokens.config import EncodeConfig
+from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.encode import run
 
 with tempfile.TemporaryDirectory() as folder:

@@ -39,9 +39,8 @@ from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.spans import SpansConfig, stage
-from tasks.stages.tokens import pack
+from tasks.stages.tokens import PackConfig, TokenizerConfig, pack
 from tasks.stages.tokens.bpe import load, train
-from tasks.stages.tokens.config import PackConfig, TokenizerConfig
 
 KINDS = ("shards", "spans", "plan", "tokenizer")
 SHARD, PASSAGE, DOCUMENT, POOL_BYTES = 50_000_000, 40, 700, 80_000_000

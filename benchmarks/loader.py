@@ -43,7 +43,7 @@ from tasks.core.ranges import IN_FLIGHT, ChecksumWriter
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
-from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.batches import Batches, Loader
 from tasks.trainer.spec import make_spec

@@ -38,8 +38,8 @@ from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
+from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
-from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.pack import Documents, concat
 from tests.s3_server import environment
 

@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, document_id
 from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
 from tasks.stages.consolidate.stage import REJECTED
-from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
 
 WORDS = [

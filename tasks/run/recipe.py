@@ -40,7 +40,7 @@ from tasks.stages.register import RegisterConfig
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.takedown import TakedownConfig
-from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.planning.config import PlanConfig

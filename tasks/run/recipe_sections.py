@@ -16,7 +16,7 @@ from tasks.stages.perplexity import PerplexityConfig
 from tasks.stages.promote import PromoteConfig
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
-from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 

@@ -30,8 +30,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.text import hash64, words
 from tasks.formats.tokens.labels import label
-from tasks.stages.tokens import token_import
-from tasks.stages.tokens.config import TokenizerConfig
+from tasks.stages.tokens import TokenizerConfig, token_import
 from tasks.stages.tokens.encoder import Reference
 
 log = logging.getLogger("sluice.tokens")

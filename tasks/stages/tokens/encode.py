@@ -42,7 +42,7 @@ from tasks.formats.tokens.shard import (
     spelt,
     write_shard,
 )
-from tasks.stages.tokens import token_import
+from tasks.stages.tokens import EncodeConfig, token_import
 from tasks.stages.tokens.bpe import (
     FERTILITY,
     FERTILITY_FOLDER,
@@ -56,7 +56,6 @@ from tasks.stages.tokens.bpe import (
     id_hash,
     load,
 )
-from tasks.stages.tokens.config import EncodeConfig
 from tasks.stages.tokens.encoder import Checked, Tokens, open_encoder
 from tasks.stages.tokens.token_import import TokenSource
 

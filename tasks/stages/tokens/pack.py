@@ -33,7 +33,7 @@ from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name
 from tasks.formats.tokens.repeats import again_in, kept_pieces
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
 from tasks.formats.tokens.withheld import Rows, withheld_rows
-from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens import PackConfig
 
 VERSION = 3
 SUMMARY_PART = "summary.json"  # no source has a dot in its name

@@ -21,7 +21,7 @@ from tasks.formats.documents.external_files import SourceFile, find
 from tasks.formats.tokens import token_files
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.formats.tokens.token_files import TokenDocument
-from tasks.stages.tokens.config import EncodeConfig
+from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.encoder import PROBES, Reference
 
 _COMPARED = 64

@@ -12,7 +12,7 @@ from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.tokens.config import EncodeConfig
+from tasks.stages.tokens import EncodeConfig
 from tasks.trainer.config import TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in

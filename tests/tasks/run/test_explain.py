@@ -17,8 +17,8 @@ from tasks.run.explain import MOST_CHARACTERS, explain
 from tasks.run.shell import main
 from tasks.run.trace_text import render_explanation
 from tasks.stages.spans import SpansConfig
+from tasks.stages.tokens import PackConfig
 from tasks.stages.tokens.bpe import load
-from tasks.stages.tokens.config import PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, corpus, tokens_in

@@ -15,7 +15,7 @@ from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.run.trace import render, trace, trace_domain, trace_step
-from tasks.stages.tokens.config import EncodeConfig, PackConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
 from tests.corpora import Made, by_hand, corpus, documents_in, kept_document, tokens_in

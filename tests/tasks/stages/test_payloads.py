@@ -33,8 +33,8 @@ from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.passes import mark_part
 from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import crawled
+from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.stages.tokens.bpe import draw
-from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig
 from tasks.stages.tokens.encode import thresholds
 
 FEW, MANY = 10, 1000

@@ -15,7 +15,7 @@ from tasks.core.config import parse
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.tokens.config import EncodeConfig
+from tasks.stages.tokens import EncodeConfig
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import TrainConfig, TrainSpec

@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer

@@ -9,8 +9,8 @@ from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import DOCUMENT, LAYOUT
 from tasks.stages.chunks import ChunksConfig
 from tasks.stages.chunks.cut import Count, counter
+from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
-from tasks.stages.tokens.config import TokenizerConfig
 from tests.conftest import run_stage_in
 from tests.corpora import by_hand, documents_in
 

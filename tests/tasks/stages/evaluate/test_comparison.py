@@ -15,7 +15,7 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.evaluate import stage
-from tasks.stages.tokens.config import TokenizerConfig
+from tasks.stages.tokens import TokenizerConfig
 from tasks.trainer.data.heldout import Heldout
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.comparison import Compared, Contender, compare, encoded, texts_of

@@ -18,7 +18,7 @@ from tasks.formats.documents.key_index import merge
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, TokenFormat
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
-from tasks.stages.tokens.config import TokenizerConfig
+from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.encode import Row, ShardWriter
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in

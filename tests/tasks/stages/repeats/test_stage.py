@@ -21,7 +21,7 @@ from tasks.run.catalogue import upstream
 from tasks.run.recipe import find_recipe
 from tasks.stages.repeats import mark, maximal, stage
 from tasks.stages.repeats.maximal import Suffixes, repeated
-from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens import PackConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.repeats.made import EOS, inputs_in, repeats_in, shards_in, tokenizer
 

@@ -13,8 +13,8 @@ import pytest
 
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import FERTILITY, TOKENIZER, draw, load, train
-from tasks.stages.tokens.config import TokenizerConfig
 from tests.corpora import documents_in, kept_document, tokens_in
 
 EOS = "<|endoftext|>"
@@ -50,7 +50,7 @@ def test_fertility_is_reported_by_language_and_by_source(tmp_path: Path) -> None
 def test_training_gives_the_same_bytes_in_any_process(environment: dict[str, str]) -> None:
     code = (
         "import hashlib; from tasks.stages.tokens.bpe import train;"
-        "from tasks.stages.tokens.config import TokenizerConfig;"
+        "from tasks.stages.tokens import TokenizerConfig;"
         "texts = [' '.join(f'w{i * j % 97} x{j}' for j in range(60)) for i in range(300)];"
         "made = train(texts, TokenizerConfig(vocab_size=700)).to_str(pretty=True);"
         "print(hashlib.sha256(made.encode()).hexdigest())"

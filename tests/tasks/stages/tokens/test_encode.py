@@ -25,8 +25,8 @@ from tasks.formats.tokens.shard import (
     part_number,
     write_shard,
 )
+from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.stages.tokens.bpe import load
-from tasks.stages.tokens.config import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.stages.tokens.encode import run
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, kept_document, tokens_in

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
-from tasks.stages.tokens.config import TokenizerConfig
 from tasks.stages.tokens.encoder import PROBES, Checked, Gigatoken, Reference, open_encoder
 
 MADE = train([" ".join(PROBES)] * 3, TokenizerConfig(vocab_size=500)).to_str()

@@ -11,8 +11,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.formats.tokens.shard import ShardSet
 from tasks.run.inputs import external_refs
 from tasks.run.recipe import find_recipe
-from tasks.stages.tokens import bpe
-from tasks.stages.tokens.config import EncodeConfig, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, TokenizerConfig, bpe
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in
 

@@ -11,8 +11,8 @@ import pytest
 from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import SPLITS, Shard, ShardBuffer, ShardSet, TokenFormat, spelt, write_shard
+from tasks.stages.tokens import EncodeConfig
 from tasks.stages.tokens.bpe import FERTILITY
-from tasks.stages.tokens.config import EncodeConfig
 from tests.corpora import corpus, documents_in, kept_document, tokens_in
 
 

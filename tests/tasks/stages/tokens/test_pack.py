@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from tasks.core.errors import InputError
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.stages.tokens import pack
-from tasks.stages.tokens.config import EncodeConfig, PackConfig
+from tasks.stages.tokens import EncodeConfig, PackConfig, pack
 from tasks.stages.tokens.pack import Documents, Packed, best_fit, concat
 from tests.corpora import tokens_in
 

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, ShardSet
-from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens import PackConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, tokens_in
 from tests.taken_down import take_down

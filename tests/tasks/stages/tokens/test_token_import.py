@@ -15,7 +15,7 @@ from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.megatron import bin_type, write_index
 from tasks.formats.tokens.shard import SPLITS, ShardSet
 from tasks.run.export import export
-from tasks.stages.tokens.config import EncodeConfig, TokenFiles, TokenizerConfig
+from tasks.stages.tokens import EncodeConfig, TokenFiles, TokenizerConfig
 from tasks.stages.tokens.encode import external
 from tests.corpora import Made, corpus, documents_in, kept_document, tokens_in
 

@@ -17,7 +17,7 @@ from tasks.core.errors import RecipeError
 from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.tokens.config import PackConfig
+from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import AnnealConfig, ReplayConfig, TrainConfig
 from tasks.trainer.model import model_file
 from tests.conftest import run_stage_in
