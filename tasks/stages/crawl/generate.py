@@ -39,7 +39,7 @@ VERSION = 4
 
 # A page that is overdue by so many days counts twice.
 _WAITING_DAYS = 30
-# What operators ask for is ten front queues ahead.
+# What the hosts file lists to be fetched again is ten front queues ahead.
 _ASKED_FACTOR = 1024
 
 # Of pages whose due time a host's own interval sets.
@@ -219,12 +219,14 @@ def _choose(
 
 
 def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now: datetime) -> None:
-    """Makes the view `timed`: `previous` with the due times by the hosts file, and whether a row is `asked` for.
+    """Makes the view `timed`: `previous` with the due times by the hosts file.
+
+    Its column `asked` is whether the file lists a row to be fetched again.
 
     Args:
         connection: with the views `previous` of URLs (crawldb.URLS) and `seeds` (inject.SEEDS).
         policy: the hosts file.
-        now: when what is asked for is due.
+        now: when what is listed to be fetched again is due.
     """
     again = {entry: at for entry, at in policy.again.items() if at <= now}
     if not again and not policy.has_intervals:
@@ -249,12 +251,12 @@ def attach_due_times(connection: duckdb.DuckDBPyConnection, policy: Policy, now:
 def due_of(
     row: Mapping[str, Any], policy: Policy, now: datetime, seed_interval_s: int | None = None
 ) -> tuple[datetime | None, bool]:
-    """Returns when a row of the crawl DB is due by the hosts file, and whether it is asked for.
+    """Returns when a row of the crawl DB is due by the hosts file, and whether the file lists it to be fetched again.
 
     Args:
         row: of crawldb.URLS.
         policy: the hosts file.
-        now: when what is asked for is due.
+        now: when what is listed to be fetched again is due.
         seed_interval_s: the interval of the URL as a seed, or None.
     """
     due: datetime | None = row["next_due"]

@@ -40,7 +40,7 @@ SEEDS = pa.schema(
         pa.field("url", pa.string(), nullable=False),
         pa.field("host", pa.string(), nullable=False),
         pa.field("score", pa.float64(), nullable=False),  # times that of any other page; 1 where the file says nothing
-        pa.field("interval_s", pa.int64()),  # it is due again after so long; null: as its changes say
+        pa.field("interval_s", pa.int64()),  # it is due again after so long; null: depends on its changes
     ]
 )
 
@@ -103,7 +103,7 @@ class Rejected(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """A seed, how many times it counts, and after how many seconds it is due again (None: as its changes say)."""
+    """A seed, how many times it counts, and after how many seconds it is due again (None: depends on its changes)."""
 
     link: Link
     score: float = 1.0

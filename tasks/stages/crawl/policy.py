@@ -230,7 +230,7 @@ def read_hosts_file(path: str) -> tuple[HostsFile, str]:
     except OSError as error:
         raise InputError(
             f"the hosts file {path} cannot be read ({error.strerror or error})",
-            "put it back, an empty one if nothing is to be said, or correct [crawl] hosts_file",
+            "put it back, an empty one if there is nothing to set, or correct [crawl] hosts_file",
         ) from None
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"the hosts file {path} is not TOML: {error}", "mend the line") from None
@@ -324,7 +324,7 @@ class Policy:
         return min(most, next((one.max_pages for one in self._now(host) if one.max_pages is not None), most))
 
     def interval_s(self, host: str) -> int | None:
-        """Returns after how many seconds a host's pages are due again; None where their changes tell."""
+        """Returns after how many seconds a host's pages are due again; None where that depends on their changes."""
         return next((one.interval_s for one in self._of(host) if one.interval_s is not None), None)
 
     @property
@@ -338,13 +338,13 @@ class Policy:
         return self._settled.again
 
     def again_since(self, url: str) -> datetime | None:
-        """Returns the moment since which a canonical URL is to be tried again; None if it is not asked for."""
+        """Returns the moment since which a canonical URL is to be tried again; None if `again` does not name it."""
         begun = (at for entry, at in self.again.items() if entry[-1] == "*" and url.startswith(entry[:-1]))
         found = [*begun, *filter(None, (self.again.get(url), self.host_again_since(authority(url))))]
         return max(found, default=None)
 
     def host_again_since(self, host: str) -> datetime | None:
-        """Returns the moment since which all URLs of a host are to be tried again; None if they are not asked for."""
+        """Returns the moment since which all URLs of a host are to be tried again; None if `again` does not name it."""
         return max((self.again[name] for name in _names(host) if name in self.again), default=None)
 
     def rewritten(self, found: Link) -> Link:
@@ -448,7 +448,7 @@ class Policy:
                     changed()
             except (SluiceError, OSError) as error:
                 if not self._failing:
-                    log.error("what is said of hosts stays as it was read before: %s", error)
+                    log.error("the settings of hosts stay as they were read before: %s", error)
                 self._failing = True
             else:
                 self._failing = False

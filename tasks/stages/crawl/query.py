@@ -1,7 +1,7 @@
-"""Queries over the newest crawl DB: how many URLs of which kind, of whom, and which.
+"""Queries over the newest crawl DB: URLs by filters, or their counts by host, domain, reason and so on.
 
 Reads `urls.parquet` and `hosts.parquet` of all partitions, each the newest there is, or those of one version. Due times
-are those that the crawl DB holds; what the hosts file makes of them, `why` tells.
+are those that the crawl DB holds; what the hosts file makes of them, `why` shows.
 """
 
 import tempfile

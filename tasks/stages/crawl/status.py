@@ -144,7 +144,7 @@ class Watch:
 
     def _note_unread(self, outcome: Outcome) -> None:
         self.unread += 1
-        # The 1st, the 10th, the 100th: an alert tells of a change for the worse.
+        # The 1st, the 10th, the 100th: an alert is for a change for the worse.
         if self.unread == 10 ** (len(str(self.unread)) - 1):
             text = "[%s] alert: links_unread at page %d kept without its links, %s: %s"
             alerts.warning(text, self._output.address, self.unread, outcome.url, outcome.unread)
@@ -176,7 +176,7 @@ class Live:
 
     def __init__(self, output: Output, state: Callable[[], State]) -> None:
         self._output = output
-        # A store that does not answer holds up no task that is told to stop.
+        # A store that does not answer must not hold up a task that has to stop.
         self._store = Store(output.store.root, brief=True)
         self._state = state
         self._begun = datetime.now(UTC)
@@ -244,7 +244,7 @@ def state_of(
         watch: counts of what was tried.
         order: the queues.
         politeness: the hosts' clocks.
-        policy: what operators say of hosts.
+        policy: settings of hosts.
         visited: the hosts that are being visited.
         buffered: what waits for the store, in words.
 

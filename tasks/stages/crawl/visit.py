@@ -138,7 +138,7 @@ class Visitor:
         return Visit.DONE
 
     async def _before(self, host: Host, candidate: Candidate) -> Ruling | Visit:
-        """Returns what ends a visit before its request, or what the site's rules say of the URL."""
+        """Returns what ends a visit before its request, or the site's rules for its URL."""
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
                 await self._segment.room()

@@ -149,7 +149,7 @@ class Order:
         self._take_in(domain, host, candidate, outcome)
         if not (queue and queue.left and domain.left):
             self._finish(domain, host)
-        elif domain.may_ask(host):
+        elif domain.may_request(host):
             self._enable([host])
         if not (self._flying or self._able):
             self._begin()

@@ -275,7 +275,7 @@ class Domain:
     """The hosts of one registered domain.
 
     Args:
-        owner: tells it from other domains; `tasks.formats.web.domain.owner_of` its hosts.
+        owner: the hash of its name; `tasks.formats.web.domain.owner_of` its hosts.
         cap: requests that it may get in this cycle.
 
     Attributes:
@@ -349,7 +349,7 @@ class Domain:
         """Returns whether a host has not finished this round."""
         return host in self._open
 
-    def may_ask(self, host: str) -> bool:
+    def may_request(self, host: str) -> bool:
         """Returns whether a host has URLs in this round, and a request left for it."""
         queue = self.hosts.get(host)
         if queue is None or not queue or queue.flying or host not in self._open:
@@ -357,7 +357,7 @@ class Domain:
         return queue.used < (self.dealt - self._earlier if self._shares is None else self._shares.dealt[host])
 
     def _able(self, hosts: Iterable[str]) -> list[str]:
-        return [host for host in hosts if self.may_ask(host)]
+        return [host for host in hosts if self.may_request(host)]
 
 
 def ranked(hosts: Iterable[tuple[str, HostQueue]]) -> list[str]:

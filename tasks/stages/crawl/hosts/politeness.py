@@ -154,9 +154,9 @@ class Politeness:
         return delay if is_loopback(name) else max(1.0, delay)
 
     def adjust(self) -> None:
-        """Takes over what operators have changed: whom they deny or drop, and delays.
+        """Takes over what operators have changed: hosts that are denied or dropped, and delays.
 
-        Pauses under way become longer or shorter with the delay. A back-off is never shortened: the host has asked for
+        Pauses under way become longer or shorter with the delay. A back-off is never shortened: the host requires
         it, or does not answer.
         """
         for host in self._hosts.values():

@@ -85,7 +85,7 @@ class HostRobots:
 
 
 class Ruling(NamedTuple):
-    """What the files of a site say of one URL.
+    """The rules of a site's files for one URL.
 
     Attributes:
         denied: why it must not be fetched (see `HostRules.verdict`), or "".
@@ -243,7 +243,7 @@ class HostRules:
         ]
 
     async def ruling(self, url: str) -> Ruling | None:
-        """Returns what the site's files say of `url`.
+        """Returns the rules of the site's files for `url`.
 
         None where a file had to be looked up first, which takes a request: call again after the host's pause.
         """
@@ -326,7 +326,9 @@ class HostRules:
                 raise Later(max(host.next_at - time.monotonic(), 0.0))
         entry = self._known[origin]
         if entry.status == AWAY:
-            raise Unavailable(f"{origin} is not to be asked, its robots.txt is missing: {entry.why}", reason=UNUSABLE)
+            raise Unavailable(
+                f"{origin} must not be requested without robots.txt: {entry.why}", reason=UNUSABLE
+            )
 
     async def _fetch(self, origin: str, origins: tuple[str, ...]) -> None:
         """Tries once to fetch a robots.txt, and stores a final result."""
@@ -373,7 +375,7 @@ class HostRules:
         """
         entry.tdm_asked = True
         try:
-            body = await self._files.get(origin + TDMREP, self._may_ask)
+            body = await self._files.get(origin + TDMREP, self._may_request)
         except Later as later:
             entry.tdm_asked = False
             self._politeness.put_off(self._politeness.host(authority(url)), later.seconds)
@@ -390,7 +392,7 @@ class HostRules:
             log.info("%s reserves nothing: its tdmrep.json cannot be read (%s)", origin, why)
             entry.tdm = b""
 
-    def _may_ask(self, url: str) -> bool:
+    def _may_request(self, url: str) -> bool:
         """Returns whether a site's robots.txt allows its tdmrep.json; of another site, if known."""
         origin = origin_of(url)
         entry = self._known.get(origin)
@@ -487,12 +489,12 @@ class SiteFiles:
             return kept
         host = self._politeness.host(authority(way.url))
         if not way.hops and not origins:
-            return await self._ask(way.url, host, own=True, anonymous=False)
+            return await self._request(way.url, host, own=True, anonymous=False)
         if host.given_up or host.next_at - time.monotonic() > self._patience_s:
-            raise Unavailable(f"{host.authority} is not to be asked for a while", reason=UNUSABLE)
+            raise Unavailable(f"{host.authority} must not be requested for a while", reason=UNUSABLE)
         await self._wait_for_turn(first, way, host)
         try:
-            found = await self._ask(way.url, host, own=not way.hops, anonymous=anonymous)
+            found = await self._request(way.url, host, own=not way.hops, anonymous=anonymous)
         finally:
             self._fetchers.pop(way.url, None)
         self._keep((way.url, anonymous), found)
@@ -510,7 +512,7 @@ class SiteFiles:
         if wait:
             raise Later(wait)
 
-    async def _ask(self, url: str, host: Host, *, own: bool, anonymous: bool) -> _Found:
+    async def _request(self, url: str, host: Host, *, own: bool, anonymous: bool) -> _Found:
         try:
             async with self._politeness.turn(host):
                 answer = await self._client.get(url, limit=_READ, anonymous=anonymous)

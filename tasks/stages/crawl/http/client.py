@@ -245,7 +245,7 @@ class Client:
                 kept = connection.used
                 await self._wait(connection.peer, clock)
                 try:
-                    await connection.ask(request.sent, response, clock)
+                    await connection.exchange(request.sent, response, clock)
                 except (ProtocolError, OSError) as error:
                     if keep_cut and isinstance(error, _BROKEN) and response.cut():
                         break

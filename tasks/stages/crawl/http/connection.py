@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
         self.peer = str(transport.get_extra_info("peername")[0])
 
-    async def ask(self, request: bytes, response: Response, clock: Clock) -> None:
+    async def exchange(self, request: bytes, response: Response, clock: Clock) -> None:
         """Sends a request and reads `response` until it is done; cancellation closes the connection.
 
         Args:

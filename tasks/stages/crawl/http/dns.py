@@ -133,7 +133,7 @@ class CachingResolver:
         found = tuple(servers) or _own_servers()
         self._source: NameServers | _System = NameServers(found) if found else _System()
         self._known: dict[tuple[str, int], _Known] = {}
-        self._asking: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
+        self._queries: dict[tuple[str, int], asyncio.Task[_Addresses]] = {}
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -146,27 +146,27 @@ class CachingResolver:
                 raise NoAddressError(known.failure)
             addresses = known.addresses
         else:
-            asking = self._asking.get(key)
-            if asking is None:
-                asking = self._asking[key] = asyncio.ensure_future(self._ask(host, family))
-                asking.add_done_callback(lambda task: self._answered(key, task))
+            query = self._queries.get(key)
+            if query is None:
+                query = self._queries[key] = asyncio.ensure_future(self._query(host, family))
+                query.add_done_callback(lambda task: self._answered(key, task))
             # A cancelled waiter does not cancel the query for the others.
-            addresses = await asyncio.shield(asking)
+            addresses = await asyncio.shield(query)
         if not addresses:
             raise NoAddressError(f"{host} does not exist, or has no address")
         return [Resolved(host=address, family=kind) for kind, address in addresses]
 
     async def close(self) -> None:
         """Ends questions under way."""
-        waiting = list(self._asking.values())
+        waiting = list(self._queries.values())
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await self._source.close()
 
-    async def _ask(self, host: str, family: socket.AddressFamily) -> _Addresses:
+    async def _query(self, host: str, family: socket.AddressFamily) -> _Addresses:
         families = [family] if family in _FAMILIES else list(_FAMILIES)
-        answers = await asyncio.gather(*(self._source.ask(host, one) for one in families), return_exceptions=True)
+        answers = await asyncio.gather(*(self._source.query(host, one) for one in families), return_exceptions=True)
         heard = [answer for answer in answers if not isinstance(answer, BaseException)]
         addresses = tuple(address for found, _ in heard for address in found)
         failed = next((answer for answer in answers if isinstance(answer, BaseException)), None)
@@ -178,7 +178,7 @@ class CachingResolver:
         return addresses
 
     def _answered(self, key: tuple[str, int], task: "asyncio.Task[_Addresses]") -> None:
-        self._asking.pop(key, None)
+        self._queries.pop(key, None)
         # All waiters may be cancelled: the exception is retrieved so that it is not logged.
         if not task.cancelled() and (error := task.exception()) is not None:
             self._keep(key, _Known((), time.monotonic() + FAILURE_TTL_S, str(error) or "it cannot be looked up"))
@@ -200,7 +200,7 @@ class _Server:
         self._pause_s = _LEFT_OUT_S
         self._channel = aiodns.DNSResolver(nameservers=[address], timeout=_ANSWER_S, tries=1)
 
-    async def ask(self, name: str, kind: str) -> tuple[list[str], float]:
+    async def query(self, name: str, kind: str) -> tuple[list[str], float]:
         """Returns the addresses in the answer and its TTL in seconds; raises aiodns.error.DNSError."""
         try:
             answer = (await asyncio.wait_for(self._channel.query_dns(name, kind), 2 * _ANSWER_S)).answer
@@ -243,13 +243,13 @@ class NameServers:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._servers = [_Server(address) for address in addresses]
 
-    async def ask(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
+    async def query(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
         """Returns the addresses of one family, and their TTL in seconds; raises NoAddressError."""
         why = "no name server answers"
         for _ in range(_ROUNDS):
             for server in self._order():
                 try:
-                    found, ttl = await server.ask(name, _FAMILIES[family])
+                    found, ttl = await server.query(name, _FAMILIES[family])
                 except aiodns.error.DNSError as error:
                     if error.args[0] in _ABSENT:
                         return (), NEGATIVE_TTL_S
@@ -283,8 +283,8 @@ class SystemResolver:
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Resolved]:
         """Returns the addresses of `host`; raises OSError."""
-        ask = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
-        answers = await asyncio.get_running_loop().run_in_executor(self._pool, ask)
+        look_up = partial(socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM)
+        answers = await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
         return [Resolved(host=str(where[0]), family=kind) for kind, _, _, _, where in answers]
 
     async def close(self) -> None:
@@ -298,7 +298,7 @@ class _System:
     def __init__(self) -> None:
         self._resolver = SystemResolver()
 
-    async def ask(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
+    async def query(self, name: str, family: socket.AddressFamily) -> tuple[_Addresses, float]:
         try:
             answers = await self._resolver.resolve(name, 0, family)
         except socket.gaierror as error:

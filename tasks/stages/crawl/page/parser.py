@@ -150,16 +150,16 @@ async def _answer_of(child: asyncio.subprocess.Process, question: Any) -> Any:
         TimeoutError: the child has taken no CPU time for `_STILL_S`.
         EOFError: it has ended.
     """
-    asking = asyncio.ensure_future(_ask(child, question))
+    answering = asyncio.ensure_future(_ask(child, question))
     try:
         taken = _cpu_time(child.pid)
-        while not (await asyncio.wait({asking}, timeout=_STILL_S))[0]:
+        while not (await asyncio.wait({answering}, timeout=_STILL_S))[0]:
             before, taken = taken, _cpu_time(child.pid)
             if taken == before:
                 raise TimeoutError
-        return asking.result()
+        return answering.result()
     finally:
-        asking.cancel()
+        answering.cancel()
 
 
 def _cpu_time(pid: int) -> float:

@@ -100,7 +100,7 @@ _SCRIPT_END = re.compile(rb"</script", re.I)
 
 
 class Noted(NamedTuple):
-    """What the pages before say about a page: a reason not to store it in full, or "", and whether its links count."""
+    """How a page compares with earlier ones: a reason not to store it in full, or "", and whether its links count."""
 
     reason: str = ""
     follow: bool = True

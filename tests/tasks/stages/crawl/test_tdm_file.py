@@ -214,7 +214,7 @@ def test_a_redirect_to_a_host_that_wants_a_long_pause_is_not_waited_for(crawl, c
             cycle = crawl(config_for(site, seeds=seeds, concurrency=1, time_box_s=3.0))
             assert captured(cycle) == {site.url(path) for path in ("/", "/closed/a", "/kept", "/beyond")}
         assert other.paths() == ["/robots.txt"]
-    assert "is not to be asked for a while" in caplog.text
+    assert "must not be requested for a while" in caplog.text
 
 
 def test_a_pause_that_the_host_asks_for_binds_also_where_it_was_asked_for_the_file(crawl):
