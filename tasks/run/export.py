@@ -36,10 +36,10 @@ from tasks.formats.documents.tombstones import Tombstones, in_force
 from tasks.formats.example_readings import TUNED
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
+from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.webdataset import write_tar
-from tasks.formats.tokens.withheld import withheld_rows
 from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
 from tasks.run.model_lineage import card, tuned_card

@@ -16,11 +16,11 @@ from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.example_readings import ExampleReadings, by_document, is_tuned
 from tasks.formats.tokens.index import DocumentIndex
+from tasks.formats.tokens.marks import covered_entries
 from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import Reading, Readings
 from tasks.formats.tokens.shard import parse_shard_name
-from tasks.formats.tokens.withheld import covered_entries
 
 Row = dict[str, Any]
 """{id, url, source, sequences, steps, checkpoints, through}: of a plan its sequences with the document; of a checkpoint

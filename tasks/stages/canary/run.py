@@ -21,10 +21,10 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import FOLDER as SHARDS
 from tasks.formats.tokens.shard import HELDOUT
-from tasks.formats.tokens.withheld import withheld_rows
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.canary.arms import ARMS, RESULT, parse_member, targets
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of

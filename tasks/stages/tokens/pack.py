@@ -29,10 +29,10 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.labels import SOURCE
+from tasks.formats.tokens.marks import Rows, withheld_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
 from tasks.formats.tokens.repeats import again_in, kept_pieces
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
-from tasks.formats.tokens.withheld import Rows, withheld_rows
 from tasks.stages.tokens import PackConfig
 
 VERSION = 3

@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.tombstones import FILES, Tombstones, in_force
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.exposure import of_checkpoint
-from tasks.formats.tokens.withheld import Rows
+from tasks.formats.tokens.marks import Rows
 
 log = logging.getLogger("sluice.train")
 
