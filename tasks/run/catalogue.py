@@ -7,7 +7,7 @@ that listing stages is cheap.
 from collections.abc import Iterable, Iterator
 
 from tasks.core.stage_spec import StageSpec
-from tasks.stages.annotate import wiring as annotate
+from tasks.stages import annotate as annotate
 from tasks.stages.canary import wiring as canary
 from tasks.stages.chunks import wiring as chunks
 from tasks.stages.classifiers import wiring as classifiers

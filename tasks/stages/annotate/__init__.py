@@ -1,6 +1,8 @@
 """Annotation: computes attributes beside the documents; documents are neither changed nor dropped.
 
 Settings of the annotate stage. Light to import, for the Airflow dag-processor.
+
+Wiring of the stage `annotate`: documents -> attributes.
 """
 
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
+from tasks.core.stage_spec import StageSpec
 from tasks.filters.catalogue import annotator, complete, require_unique
 
 DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
@@ -51,3 +54,16 @@ class AnnotateConfig(Config):
         if wrong:
             raise Problems(wrong)
         return self
+
+
+STAGES = (
+    StageSpec(
+        "annotate",
+        "tasks.stages.annotate.stage",
+        "annotate",
+        "corpus",
+        "attributes",
+        inputs={"extracted": "extracted"},
+        optional_inputs={"classifiers": "classifiers", "perplexity": "perplexity"},
+    ),
+)
