@@ -45,13 +45,13 @@ def on_dag_run(client: Any, run_id: str, key: str, name: str, outcome: str) -> N
     _write(tags, dag_run(key, tags), partial(client.set_tag, run_id))
 
 
-def on_experiment(client: Any, experiment: str, description: str, record: Record | None = None) -> None:
+def on_experiment(client: Any, experiment_id: str, description: str, record: Record | None = None) -> None:
     """Writes the description of an experiment; `record` is that of a stage's newest artifact, if there is one."""
     if record and record.stage in HEADLINES:
         newest = f"`{record.artifact}`: {outcome(record)}"
-        client.set_experiment_tag(experiment, NEWEST + record.stage, newest)
-    tags = client.get_experiment(experiment).tags
-    _write(tags, experiment(description, tags), partial(client.set_experiment_tag, experiment))
+        client.set_experiment_tag(experiment_id, NEWEST + record.stage, newest)
+    tags = client.get_experiment(experiment_id).tags
+    _write(tags, experiment(description, tags), partial(client.set_experiment_tag, experiment_id))
 
 
 def recipe(described: Recipe) -> str:
