@@ -29,8 +29,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.harness import keep
 from benchmarks.refine.command import PEER
-from benchmarks.result import keep
 from tasks.filters.base import Annotator
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator

@@ -31,7 +31,7 @@ import fasttext
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.core.engine import Engine
 from tasks.filters.base import Annotator, fields
 from tasks.filters.batch import Batch

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import dedup_scale, minhash
-from benchmarks.result import ROOT, keep, one_thread
+from benchmarks.harness import ROOT, keep, one_thread
 
 DATATROVE = """
 import json, sys, tempfile, time

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.dedup_scale import documents, passages, write
-from benchmarks.result import keep
+from benchmarks.harness import keep
 
 RUN = """
 import json, sys, time

@@ -29,7 +29,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.dedup_scale import make, passages
-from benchmarks.result import ROOT, keep
+from benchmarks.harness import ROOT, keep
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.engine import open_engine

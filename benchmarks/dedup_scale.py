@@ -32,7 +32,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.groups import KIND

@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.result import cpu_seconds, keep, peer_python
+from benchmarks.harness import cpu_seconds, keep, peer_python
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from benchmarks.result import ROOT, keep
+from benchmarks.harness import ROOT, keep
 from benchmarks.trace import BATCH, SEQ_LEN, STEPS
 from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId

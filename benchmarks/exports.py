@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.result import keep, peer_python
+from benchmarks.harness import keep, peer_python
 from tasks.core import ranges
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit

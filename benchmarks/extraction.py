@@ -34,7 +34,7 @@ from resiliparse.parse.html import HTMLTree
 
 from benchmarks.extract_stage import captures_of, measure_stage
 from benchmarks.gold_pages import GoldPage, SegmentPage, read_pages, read_segments
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from benchmarks.train_blocks import scores
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page

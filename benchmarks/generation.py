@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.inference import Decoding
 from tasks.trainer.model.transformer import Transformer, build

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.language import LanguageLabels

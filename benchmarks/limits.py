@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.filters.base import fields
 from tasks.filters.batch import Batch
 from tasks.filters.catalogue import annotator, filter_of

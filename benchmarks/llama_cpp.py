@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import keep, peer_python
+from benchmarks.harness import keep, peer_python
 
 PEERS = ("xllamacpp==2026.10.11549",)
 PROMPTS = (

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.core import parquet
 from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output

@@ -33,8 +33,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 import torch
 
+from benchmarks.harness import keep
 from benchmarks.loader_peers import peers
-from benchmarks.result import keep
 from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit

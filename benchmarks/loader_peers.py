@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import ROOT, peer_python
+from benchmarks.harness import ROOT, peer_python
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import ShardSet

@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.result import cpu_seconds, keep, peer_python
+from benchmarks.harness import cpu_seconds, keep, peer_python
 
 ROOT = Path(__file__).parents[1]
 PEERS = [

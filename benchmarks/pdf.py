@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.harness import ROOT, cpu_seconds, keep, peer_python
 from benchmarks.pdf_pages import laid_out
-from benchmarks.result import ROOT, cpu_seconds, keep, peer_python
 
 PEERS = ("pypdf==7.1.0", "pdfplumber==0.11.10", "pdf_oxide==0.3.78", "pypdfium2==5.15.2")
 _SKELETON = """

@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.harness import ROOT, keep
 from benchmarks.pdf_gold import Unit, html_units, tex_units, words
-from benchmarks.result import ROOT, keep
 
 _R = "usr/lib/R/site-library"
 _GRAM = 4

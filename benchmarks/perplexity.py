@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.result import keep, peer_python
+from benchmarks.harness import keep, peer_python
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output

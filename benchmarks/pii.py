@@ -25,9 +25,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.harness import keep
 from benchmarks.pii_cases import Case, cases, rare
 from benchmarks.pii_unseen import documents, persons
-from benchmarks.result import keep
 from tasks.filters.batch import Batch
 from tasks.filters.pii import Pii
 from tasks.filters.recognisers.scan import find

@@ -26,7 +26,7 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.dedup_scale import Watch
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit

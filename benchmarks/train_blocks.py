@@ -43,7 +43,7 @@ from benchmarks.gold_pages import (
     shingle_score,
     squeezed,
 )
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import blocks_text, candidates

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from benchmarks.gpu_kernels import parity
 from benchmarks.gpu_steps import Variant, Workload, batches_of, engine_of, free, measured, top_kernels
-from benchmarks.result import store
+from benchmarks.harness import store
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Kernel, best_kernel
 from tasks.trainer.model.flex import flex

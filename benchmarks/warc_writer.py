@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from benchmarks.crawl import corpus
 from benchmarks.crawl.contenders import STATE
-from benchmarks.result import keep
+from benchmarks.harness import keep
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.crawl import corpus, independence
 from benchmarks.crawl.contenders import CONCURRENCY, PEERS, STATE, Aiohttp, Cost, Scrapy, Sluice
 from benchmarks.crawl.server import MissingServerError, Server, serve
-from benchmarks.result import keep
+from benchmarks.harness import keep
 
 _NO_PAGES = ("/robots.txt ", "/.well-known/tdmrep.json ")
 _OURS = ("aiohttp", "uvloop", "selectolax", "ada-url", "fastwarc", "pyarrow")

@@ -15,7 +15,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from benchmarks.result import peer_python
+from benchmarks.harness import peer_python
 from tasks.formats.web.url import authority
 
 ROOT = Path(__file__).parents[2]

@@ -33,10 +33,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.harness import keep, peer_python
 from benchmarks.refine import pages
 from benchmarks.refine.command import PEER, ROOT, cpu_seconds
 from benchmarks.refine.verdicts import compared
-from benchmarks.result import keep, peer_python
 
 RESULT = ROOT / "benchmarks" / "results" / "refine.json"
 STATE = ROOT / ".sluice" / "benchmarks" / "refine"
