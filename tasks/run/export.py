@@ -33,11 +33,11 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.example_readings import TUNED
 from tasks.formats.tokens import megatron
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.origin import tokenizer_of
+from tasks.formats.tokens.readings import TUNED
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.webdataset import write_tar
 from tasks.run import lineage

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.example_readings import TUNED, ExampleReadings, by_document
 from tasks.formats.tokens.origin import origin_refs
+from tasks.formats.tokens.readings import TUNED, ExampleReadings, by_document
 from tasks.run.chain import Chain, many
 
 TUNED_STEP = "tuned:"

@@ -14,12 +14,11 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.example_readings import ExampleReadings, by_document, is_tuned
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import covered_entries
 from tasks.formats.tokens.origin import origin_of
 from tasks.formats.tokens.plan import Plan
-from tasks.formats.tokens.readings import Reading, Readings
+from tasks.formats.tokens.readings import ExampleReadings, Reading, Readings, by_document, is_tuned
 from tasks.formats.tokens.shard import parse_shard_name
 
 Row = dict[str, Any]

@@ -20,8 +20,8 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.formats.documents.examples import Examples
-from tasks.formats.example_readings import recipes_of, withheld_examples
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.readings import recipes_of, withheld_examples
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows

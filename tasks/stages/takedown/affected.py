@@ -18,7 +18,6 @@ from tasks.core.ledger import Ledger
 from tasks.core.store import Store
 from tasks.formats.documents import chunks as chunk_format
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.example_readings import EXAMPLES, TUNED
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
@@ -31,6 +30,7 @@ from tasks.formats.tokens.exposure import (
     row_of,
 )
 from tasks.formats.tokens.origin import origin_of, origin_ref
+from tasks.formats.tokens.readings import EXAMPLES, TUNED
 
 CHUNKS = chunk_format.KIND
 DOCUMENTS, SHARDS, PLAN, CHECKPOINT = "documents", "shards", "plan", "checkpoint"
