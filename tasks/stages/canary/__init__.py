@@ -3,6 +3,8 @@
 arms (which mixtures) -> canary (one small model per mixture and seed) -> decide (promote, or keep the current one)
 
 Settings of the canaries: arms, training and decision. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stages of a canary cycle: plan -> the mixture of the next training run.
 """
 
 from typing import Literal
@@ -10,6 +12,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, faults
+from tasks.core.stage_spec import Previous, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 
@@ -104,3 +107,40 @@ class CanaryConfig(Config):
             checkpoint_every=max(1, self.steps // 4),
             milestones=1,
         )
+
+
+PLAN = ("plan/",)
+"""Files of the plan: one that is made again, because of a takedown that met none of it, is the same plan."""
+
+STAGES = (
+    StageSpec(
+        "arms",
+        "tasks.stages.canary.arms",
+        "canary",
+        "canary",
+        "arms",
+        inputs={"plan": "plan"},
+        input_files={"plan": PLAN},
+        previous={"previous": Previous("mixture", completed_by="mixture")},
+    ),
+    StageSpec(
+        "canary",
+        "tasks.stages.canary.run",
+        "canary",
+        "canary",
+        "canary",
+        inputs={"arms": "arms", "shards": "shards", "plan": "plan"},
+        input_files={"plan": PLAN},
+        mapped=True,
+    ),
+    StageSpec(
+        "decide",
+        "tasks.stages.canary.decide",
+        "canary",
+        "canary",
+        "mixture",
+        asset="mixture",
+        inputs={"arms": "arms"},
+        fan_in={"canaries": ("canary", "arms")},
+    ),
+)
