@@ -33,7 +33,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.tokens import megatron
+from tasks.formats.tokens import token_files
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.origin import tokenizer_of
@@ -180,7 +180,7 @@ class _Exporter:
 
 def _megatron(exporter: _Exporter) -> None:
     """One pair of files per source and split, and beside it the document of each sequence."""
-    dtype = megatron.bin_type(exporter.shards.format.vocab_size)
+    dtype = token_files.bin_type(exporter.shards.format.vocab_size)
     for source, split, names in exporter.groups():
         about: dict[str, list[Any]] = {"id": [], "url": [], "n_tokens": []}
         stem = f"{source}-{split}"
@@ -190,7 +190,7 @@ def _megatron(exporter: _Exporter) -> None:
                 for column, value in zip(about.values(), (doc_id, url, len(tokens)), strict=True):
                     column.append(value)
         with open(exporter.folder / f"{stem}.idx", "wb") as file:
-            megatron.write_index(file, np.array(about["n_tokens"], dtype=np.int64), dtype)
+            token_files.write_index(file, np.array(about["n_tokens"], dtype=np.int64), dtype)
         pq.write_table(pa.table(about), exporter.folder / f"{stem}.documents.parquet", compression="zstd")
         for suffix in ("bin", "idx", "documents.parquet"):
             exporter.documents[f"{stem}.{suffix}"] = len(about["id"])

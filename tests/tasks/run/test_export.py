@@ -13,8 +13,8 @@ import pytest
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.tokens.megatron import TokenFile, bin_type, write_index
 from tasks.formats.tokens.shard import SPLITS, ShardSet
+from tasks.formats.tokens.token_files import TokenFile, bin_type, write_index
 from tasks.run.export import FORMATS, export
 from tests.corpora import Made, corpus, tokens_in
 from tests.taken_down import take_down

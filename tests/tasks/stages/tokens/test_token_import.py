@@ -12,8 +12,8 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.index import DocumentIndex
-from tasks.formats.tokens.megatron import bin_type, write_index
 from tasks.formats.tokens.shard import SPLITS, ShardSet
+from tasks.formats.tokens.token_files import bin_type, write_index
 from tasks.run.export import export
 from tasks.stages.tokens import EncodeConfig, TokenFiles, TokenizerConfig
 from tasks.stages.tokens.encode import external
