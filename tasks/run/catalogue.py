@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core.stage_spec import StageSpec
 from tasks.stages import annotate as annotate
 from tasks.stages import canary as canary
-from tasks.stages.chunks import wiring as chunks
+from tasks.stages import chunks as chunks
 from tasks.stages.classifiers import wiring as classifiers
 from tasks.stages.consolidate import wiring as consolidate
 from tasks.stages.crawl import wiring as crawl

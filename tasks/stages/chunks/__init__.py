@@ -1,11 +1,14 @@
 """Chunks for fine-tuning: kept documents cut along their structure to a budget of tokens.
 
 Settings of the stage `chunks`. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `chunks`: kept documents and their layout, and the tokenizer -> chunks for fine-tuning.
 """
 
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import StageSpec
 
 
 class ChunksConfig(Config):
@@ -53,3 +56,18 @@ class ChunksConfig(Config):
                     f"{self.max_tokens}: lower it, or raise max_tokens"
                 )
         return self
+
+
+STAGES = (
+    StageSpec(
+        "chunks",
+        "tasks.stages.chunks.stage",
+        "chunks",
+        "tokens",
+        "chunks",
+        inputs={"documents": "documents", "extracted": "extracted", "tokenizer": "tokenizer"},
+        input_files={"documents": ("kept/",), "extracted": ("documents/", "layout/")},
+        takedowns="takedowns",
+        conditional=True,
+    ),
+)
