@@ -39,7 +39,7 @@ from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tokens.readings import TUNED
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
-from tasks.formats.tokens.webdataset import write_tar
+from tasks.formats.tokens.token_files import write_tar
 from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
 from tasks.run.model_lineage import card, tuned_card

@@ -13,12 +13,17 @@ Layout of version 1 (Megatron-LM, `megatron/core/datasets/indexed_dataset.py`), 
           i32[sequences] tokens, i64[sequences] byte offsets in .bin, i64[documents + 1] first sequence of each document
 
 Here every document is one sequence.
+
+Token shards as WebDataset: a tar with two members per document, `<document id>.npy` and `<document id>.json`.
 """
 
 import hashlib
+import io
+import json
 import re
 import struct
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -191,3 +196,24 @@ def _batches(file: SourceFile) -> Iterator[pa.RecordBatch]:
 def _checked(doc_id: Any) -> str:
     """Returns an id of this form, or "" for ids of other kinds."""
     return doc_id if isinstance(doc_id, str) and _ID.fullmatch(doc_id) else ""
+
+
+def write_tar(file: BinaryIO, samples: Iterable[tuple[str, NDArray[Any], dict[str, Any]]]) -> None:
+    """Writes a tar; equal samples give equal bytes.
+
+    Args:
+        file: the file.
+        samples: (key, tokens of shape (n,), description) of each document. A key has no dot: the name ends there.
+    """
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.USTAR_FORMAT) as tar:
+        for key, tokens, about in samples:
+            array = io.BytesIO()
+            np.lib.format.write_array(array, tokens, allow_pickle=False)
+            _add(tar, f"{key}.npy", array.getvalue())
+            _add(tar, f"{key}.json", json.dumps(about, sort_keys=True, ensure_ascii=False).encode())
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)  # time 0, user 0: nothing of this machine
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
