@@ -10,7 +10,7 @@ from tasks.core.stage_spec import StageSpec
 from tasks.stages import annotate as annotate
 from tasks.stages import canary as canary
 from tasks.stages import chunks as chunks
-from tasks.stages.classifiers import wiring as classifiers
+from tasks.stages import classifiers as classifiers
 from tasks.stages.consolidate import wiring as consolidate
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.decontaminate import wiring as decontaminate

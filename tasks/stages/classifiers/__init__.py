@@ -1,6 +1,8 @@
 """Stage train_classifiers: classifiers of quality, toxicity and topic from labelled, reference and crawled text.
 
 Settings of the stage train_classifiers. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `train_classifiers`: labelled and extracted text -> classifiers.
 """
 
 from typing import Annotated, Literal
@@ -8,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from tasks.core.config import Config, absolute, duplicates, nearest
+from tasks.core.stage_spec import StageSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
@@ -145,3 +148,16 @@ class ClassifiersConfig(Config):
     def active(self) -> bool:
         """Whether the recipe trains a classifier."""
         return bool(self.train)
+
+
+STAGES = (
+    StageSpec(
+        "train_classifiers",
+        "tasks.stages.classifiers.stage",
+        "classifiers",
+        "corpus",
+        "classifiers",
+        inputs={"extracted": "extracted"},
+        conditional=True,
+    ),
+)
