@@ -11,7 +11,7 @@ from tasks.stages import annotate as annotate
 from tasks.stages import canary as canary
 from tasks.stages import chunks as chunks
 from tasks.stages import classifiers as classifiers
-from tasks.stages.consolidate import wiring as consolidate
+from tasks.stages import consolidate as consolidate
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
