@@ -12,8 +12,8 @@ from tasks.stages import canary as canary
 from tasks.stages import chunks as chunks
 from tasks.stages import classifiers as classifiers
 from tasks.stages import consolidate as consolidate
+from tasks.stages import decontaminate as decontaminate
 from tasks.stages.crawl import wiring as crawl
-from tasks.stages.decontaminate import wiring as decontaminate
 from tasks.stages.dedup import wiring as dedup
 from tasks.stages.dedup_index import wiring as dedup_index
 from tasks.stages.estimate import wiring as estimate

@@ -1,6 +1,8 @@
 """Decontamination: looks for the items of evaluation sets in the documents; drops nothing itself.
 
 Settings of the stage decontaminate. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `decontaminate`: documents and evaluation sets -> contamination.
 """
 
 from typing import Annotated, Literal
@@ -8,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from tasks.core.config import Config, Problems, absolute, duplicates
+from tasks.core.stage_spec import StageSpec
 
 SetName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=60)]
 """Name of an evaluation set in reports and scores."""
@@ -71,3 +74,17 @@ class DecontaminateConfig(Config):
         if wrong:
             raise Problems(wrong)
         return self
+
+
+STAGES = (
+    StageSpec(
+        "decontaminate",
+        "tasks.stages.decontaminate.stage",
+        "decontaminate",
+        "corpus",
+        "contamination",
+        inputs={"extracted": "extracted"},
+        input_files={"extracted": ("documents/",)},
+        conditional=True,
+    ),
+)
