@@ -13,8 +13,8 @@ from tasks.stages import chunks as chunks
 from tasks.stages import classifiers as classifiers
 from tasks.stages import consolidate as consolidate
 from tasks.stages import decontaminate as decontaminate
+from tasks.stages import dedup as dedup
 from tasks.stages.crawl import wiring as crawl
-from tasks.stages.dedup import wiring as dedup
 from tasks.stages.dedup_index import wiring as dedup_index
 from tasks.stages.estimate import wiring as estimate
 from tasks.stages.evaluate import wiring as evaluate

@@ -1,6 +1,8 @@
 """Stage dedup: exact and near duplicates of documents (`tasks.stages.dedup.stage`).
 
 Settings of the dedup stage. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `dedup`: documents and prose scores -> duplicates.
 """
 
 from typing import Literal
@@ -8,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import Previous, StageSpec
 
 
 class MinhashConfig(Config):
@@ -84,3 +87,21 @@ class DedupConfig(Config):
 
     alarm_share: float = Field(default=0.5, ge=0, le=1)
     """Share of duplicates above which a source is reported in a warning and in the metrics."""
+
+
+STAGES = (
+    StageSpec(
+        "dedup",
+        "tasks.stages.dedup.stage",
+        "dedup",
+        "corpus",
+        "duplicates",
+        inputs={"extracted": "extracted"},
+        groups={"prose_score": ("attributes", "prose_score")},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
+        previous_if="dedup_index.enabled",
+        previous_as="extracted",
+        takedowns="takedowns",
+        takedowns_if="dedup_index.enabled",
+    ),
+)
