@@ -14,8 +14,8 @@ from tasks.stages import classifiers as classifiers
 from tasks.stages import consolidate as consolidate
 from tasks.stages import decontaminate as decontaminate
 from tasks.stages import dedup as dedup
+from tasks.stages import dedup_index as dedup_index
 from tasks.stages.crawl import wiring as crawl
-from tasks.stages.dedup_index import wiring as dedup_index
 from tasks.stages.estimate import wiring as estimate
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract

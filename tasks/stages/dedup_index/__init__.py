@@ -1,11 +1,14 @@
 """The dedup index: what dedup knows of the documents that earlier versions have published.
 
 Settings of the dedup index. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `dedup_index`: what a version has published -> what dedup of the next one compares with.
 """
 
 from pydantic import Field
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import Previous, StageSpec
 
 
 class DedupIndexConfig(Config):
@@ -25,3 +28,20 @@ class DedupIndexConfig(Config):
     def active(self) -> bool:
         """Whether the stage runs."""
         return self.enabled
+
+
+STAGES = (
+    StageSpec(
+        "dedup_index",
+        "tasks.stages.dedup_index.stage",
+        "dedup_index",
+        "corpus",
+        "dedup_index",
+        inputs={"extracted": "extracted", "duplicates": "duplicates", "documents": "documents"},
+        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
+        previous_if="dedup_index.enabled",
+        previous_as="duplicates",
+        takedowns="takedowns",
+        conditional=True,
+    ),
+)
