@@ -15,8 +15,8 @@ from tasks.stages import consolidate as consolidate
 from tasks.stages import decontaminate as decontaminate
 from tasks.stages import dedup as dedup
 from tasks.stages import dedup_index as dedup_index
+from tasks.stages import estimate as estimate
 from tasks.stages.crawl import wiring as crawl
-from tasks.stages.estimate import wiring as estimate
 from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
 from tasks.stages.finetune import wiring as finetune
