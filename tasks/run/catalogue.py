@@ -16,8 +16,8 @@ from tasks.stages import decontaminate as decontaminate
 from tasks.stages import dedup as dedup
 from tasks.stages import dedup_index as dedup_index
 from tasks.stages import estimate as estimate
+from tasks.stages import evaluate as evaluate
 from tasks.stages.crawl import wiring as crawl
-from tasks.stages.evaluate import wiring as evaluate
 from tasks.stages.extract import wiring as extract
 from tasks.stages.finetune import wiring as finetune
 from tasks.stages.paragraphs import wiring as paragraphs
