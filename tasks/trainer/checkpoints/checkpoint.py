@@ -5,12 +5,6 @@ sha256 of every file and of the state itself. A whole one has `model.safetensors
 one has a pair of files per rank, which say what they have of each tensor. Both are read by the same functions. No
 pickle: a checkpoint cannot run code. A folder is renamed into place with its `state.json`, so what has a name is
 complete. torch is not imported here: the stage verifies and copies checkpoints for hours without its 250 MB.
-
-Tensors of a checkpoint by name, from one safetensors file or from those of several ranks.
-
-Reads safetensors files. A file of a rank has parts of tensors, and in its header under `DCP_SHARDING_INFO` where each
-part begins in its tensor: the format of torch.distributed.checkpoint. Writes one file with whole tensors. Works without
-torch, which a process that copies checkpoints for hours does not need.
 """
 
 import json
@@ -35,11 +29,20 @@ NAME = re.compile(r"step-(\d{8})")
 SHARD_OF_MODEL = re.compile(r"shard-\d+-model-00001-of-00002\.safetensors")
 SHARD_OF_OPTIMIZER = re.compile(r"shard-\d+-model-00002-of-00002\.safetensors")
 """Names that torch.distributed.checkpoint gives to a rank's first and second file."""
+SHARDING = "DCP_SHARDING_INFO"
+"""Key of the header's metadata: JSON, name -> {"saved_offsets": [..]}."""
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
 
 
 def name_of(step: int) -> str:
     """Returns the folder name of the checkpoint after `step` steps."""
     return f"step-{step:08d}"
+
+
+def steps_at(root: Path) -> list[int]:
+    """Returns the steps of the checkpoints under `root`, ascending, without verifying them."""
+    names = (NAME.fullmatch(path.name) for path in root.iterdir()) if root.is_dir() else ()
+    return sorted(int(match[1]) for match in names if match)
 
 
 def unfinished(root: Path, step: int) -> Path:
@@ -149,12 +152,6 @@ def newest_good(root: Path, skipped: Callable[[int, InputError], None]) -> tuple
     return None
 
 
-def steps_at(root: Path) -> list[int]:
-    """Returns the steps of the checkpoints under `root`, ascending, without verifying them."""
-    names = (NAME.fullmatch(path.name) for path in root.iterdir()) if root.is_dir() else ()
-    return sorted(int(match[1]) for match in names if match)
-
-
 def prune(root: Path, keep: int, keep_every: int, milestones: Collection[int]) -> None:
     """Deletes the checkpoints that are `superfluous` and not of a milestone step."""
     for step in superfluous([step for step in steps_at(root) if step not in milestones], keep, keep_every):
@@ -176,11 +173,6 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-SHARDING = "DCP_SHARDING_INFO"
-"""Key of the header's metadata: JSON, name -> {"saved_offsets": [..]}."""
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1}
 
 
 @dataclass(frozen=True)
@@ -220,6 +212,9 @@ class StoredTensor:
 
 def tensors_in(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     """Returns the tensors that the files have together, by name in ascending order.
+
+    A file of a rank has parts of tensors, and in its header under SHARDING where each part begins in its tensor: the
+    format of torch.distributed.checkpoint.
 
     Raises:
         InputError: a file is no safetensors file, or the parts of a tensor do not cover it.

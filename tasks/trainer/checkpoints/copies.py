@@ -1,14 +1,8 @@
-"""Copies of checkpoints, in a folder that outlives the machine or in the store of the artifacts.
+"""Copies of checkpoints, made beside the run, in a folder that outlives the machine or in the store of the artifacts.
 
 A copy is `<location>/step-<n>-<attempt>/` (the checkpoint's files, and the lines of the steps since the last milestone)
 and then its commit marker `<location>/step-<n>.json`: {fingerprint, folder, first, sha256 of the files with lines}. A
 folder without a marker does not exist. The lines of earlier steps are those of the milestones in the artifact.
-
-Copies a run's checkpoints beside the run: a thread per location, which makes one copy at a time.
-
-A file system that does not answer blocks its own thread alone. Reads links to the checkpoint's files in
-`copying/<location>/` of the run's folder, because the ranks remove the checkpoint itself when it is no longer among the
-newest.
 """
 
 import json
@@ -27,6 +21,10 @@ from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
 from tasks.trainer.place import Copies
+
+FOLDER = "copying"
+STUCK_S = 600.0
+"""Seconds after which a copy that goes on is a fault."""
 
 
 class CopyLocation:
@@ -176,13 +174,12 @@ class CopyLocation:
             raise StoreError(f"the folder {self.store.root} does not exist", "mount or make it")
 
 
-FOLDER = "copying"
-STUCK_S = 600.0
-"""Seconds after which a copy that goes on is a fault."""
-
-
 class Copier:
-    """The copies of one location.
+    """Copies checkpoints to one location beside the run: a thread that makes one copy at a time.
+
+    A file system that does not answer blocks its own thread alone. The thread reads links to the checkpoint's files in
+    `copying/<location>/` of the run's folder, because the ranks remove the checkpoint when it is no longer among the
+    newest.
 
     Args:
         location: where they are made.

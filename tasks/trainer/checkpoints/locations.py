@@ -1,12 +1,7 @@
 """Locations of a run's checkpoints: scratch, and the milestones of the artifact; copies are in `copies`.
 
 One interface for all: which steps a location has, and fetching one of them into scratch, verified, with the log of the
-steps up to it.
-
-Milestones: checkpoints that are committed to the artifact during the run.
-
-A milestone is one part: `checkpoints/step-<n>/`, which is whole also where the run's is sharded, and the steps since
-the previous milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the clock.
+steps up to it. Milestones are checkpoints that are committed to the artifact during the run.
 """
 
 import json
@@ -21,6 +16,9 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.logs import METRICS, SKIPPED, read_metrics, repeated
+
+FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
+"""Folder of the artifact for each file of the run."""
 
 
 class Location(Protocol):
@@ -94,6 +92,59 @@ class Milestones:
         """Does nothing: what is committed stays, and cannot be made again."""
 
 
+def publish_milestones(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
+    """Commits the milestones up to `until_step` that are not committed yet; their files must exist.
+
+    A milestone is one part: `checkpoints/step-<n>/`, which is whole also where the run's is sharded, and the steps
+    since the previous milestone, `steps/step-<n>.jsonl` and `skipped/step-<n>.jsonl`, without fields that depend on the
+    clock.
+
+    Args:
+        output: the artifact.
+        run: folder of the run.
+        milestones: steps, ascending.
+        until_step: steps that the run has saved.
+
+    Raises:
+        InputError: a checkpoint does not verify.
+        TransientError: steps before it are missing from the log.
+    """
+    for first, step in zip((0, *milestones), milestones, strict=False):
+        name = checkpoint.name_of(step)
+        if step > until_step or name in output.committed:
+            continue
+        folder = run / "checkpoints" / name
+        if checkpoint.is_whole(folder):
+            checkpoint.verify(folder)
+        else:
+            folder = checkpoint.merge(folder, run / "merged")
+        with output.part(name, conserved=False) as part:
+            for path in sorted(folder.iterdir()):
+                with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            for source_name, target in FOLDERS.items():
+                lines = lines_of(run, source_name, first, step)
+                with part.file(f"{target}/{name}.jsonl", rows=lines.count(b"\n")) as file:
+                    file.write(lines)
+        shutil.rmtree(run / "merged", ignore_errors=True)
+
+
+def check_milestones(output: Output, milestones: Sequence[int]) -> None:
+    """Checks that every committed milestone has one row per step.
+
+    Raises:
+        InputError: a milestone lacks rows; it cannot be made again while later ones exist.
+    """
+    for first, step in zip((0, *milestones), milestones, strict=False):
+        name = checkpoint.name_of(step)
+        rows = {entry.path: entry.rows for entry in output.committed[name].files}[f"{FOLDERS[METRICS]}/{name}.jsonl"]
+        if rows != step - first:
+            raise InputError(
+                f"{output.address}: {name} was committed with {rows} rows for {step - first} steps",
+                "delete the artifact's folder and train again",
+            )
+
+
 def committed(output: Output) -> list[str]:
     """Returns the names of the milestones that are committed, ascending."""
     return sorted(name for name in output.committed if checkpoint.NAME.fullmatch(name))
@@ -140,43 +191,6 @@ def install(store: Store, folder: str, run: Path, step: int, lines: dict[str, by
     temporary.rename(run / "checkpoints" / name)
 
 
-FOLDERS = {METRICS: "steps", SKIPPED: "skipped"}
-"""Folder of the artifact for each file of the run."""
-
-
-def publish_milestones(output: Output, run: Path, milestones: Sequence[int], until_step: int) -> None:
-    """Commits the milestones up to `until_step` that are not committed yet; their files must exist.
-
-    Args:
-        output: the artifact.
-        run: folder of the run.
-        milestones: steps, ascending.
-        until_step: steps that the run has saved.
-
-    Raises:
-        InputError: a checkpoint does not verify.
-        TransientError: steps before it are missing from the log.
-    """
-    for first, step in zip((0, *milestones), milestones, strict=False):
-        name = checkpoint.name_of(step)
-        if step > until_step or name in output.committed:
-            continue
-        folder = run / "checkpoints" / name
-        if checkpoint.is_whole(folder):
-            checkpoint.verify(folder)
-        else:
-            folder = checkpoint.merge(folder, run / "merged")
-        with output.part(name, conserved=False) as part:
-            for path in sorted(folder.iterdir()):
-                with part.file(f"checkpoints/{name}/{path.name}") as file, path.open("rb") as source:
-                    shutil.copyfileobj(source, file, 1 << 20)
-            for source_name, target in FOLDERS.items():
-                lines = lines_of(run, source_name, first, step)
-                with part.file(f"{target}/{name}.jsonl", rows=lines.count(b"\n")) as file:
-                    file.write(lines)
-        shutil.rmtree(run / "merged", ignore_errors=True)
-
-
 def lines_of(run: Path, name: str, first: int, until: int) -> bytes:
     """Returns the lines of a run's file for the steps from `first` up to `until`, without clock-dependent fields.
 
@@ -197,19 +211,3 @@ def check_rows(steps: Sequence[int], first: int, until: int, where: str) -> None
             f"{where}: {len(steps)} rows with {len(set(steps))} of the {until - first} steps from {first} on",
             "run it again: it resumes from the newest checkpoint that has all its steps",
         )
-
-
-def check_milestones(output: Output, milestones: Sequence[int]) -> None:
-    """Checks that every committed milestone has one row per step.
-
-    Raises:
-        InputError: a milestone lacks rows; it cannot be made again while later ones exist.
-    """
-    for first, step in zip((0, *milestones), milestones, strict=False):
-        name = checkpoint.name_of(step)
-        rows = {entry.path: entry.rows for entry in output.committed[name].files}[f"{FOLDERS[METRICS]}/{name}.jsonl"]
-        if rows != step - first:
-            raise InputError(
-                f"{output.address}: {name} was committed with {rows} rows for {step - first} steps",
-                "delete the artifact's folder and train again",
-            )

@@ -1,7 +1,7 @@
 """Recovery of a run: its checkpoints at several locations, and the search for the newest good one.
 
 Checkpoints are written into scratch by the ranks, copied from there to a folder and to the store (`copies`), and some
-become milestones of the artifact (`milestones`). Where the store is a local or shared folder, scratch lies in it and
+become milestones of the artifact (`locations`). Where the store is a local or shared folder, scratch lies in it and
 there are no copies in `.resume`.
 
 A run resumes from the newest step of which any location has a good copy: a damaged one is followed by the same step at

@@ -1,18 +1,9 @@
-"""Bits per byte: cross-entropy of held-out text, comparable between tokenizers.
+"""Bits per byte: cross-entropy of held-out text, comparable between tokenizers; of a trained model, or during a run.
 
 bpb = sum of -log2 p over all tokens of the documents / UTF-8 bytes of their text (Gao et al. 2020, arXiv 2101.00027,
 section 3.1). Every token is predicted once, end-of-text included, the first from end-of-text alone. A document longer
 than the model's context is evaluated in windows that overlap by half, so that a token far from the start has at least
 half a context; that costs two forward passes per token.
-
-Bits per byte of held-out text while a run trains, by its ranks in whatever layout they have.
-
-Documents are predicted in the windows of the evaluation (`heldout.windows`), so that both agree but for rounding.
-Several windows stand in one sequence, as documents of their own; a part is some sequences of one source, all of the
-same shape, and its loss is computed by the ranks that share a microbatch (`poison.Prober`). Parts do not depend on the
-ranks and their losses are added in one order, so ranks that have all of the model give the bits of one rank.
-
-The weights are read and nothing is written, so the run trains the same with it and without it.
 """
 
 import math
@@ -36,46 +27,10 @@ from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.ranks import Ranks
 
-
-@torch.no_grad()
-def nats(model: Transformer, batch: list[Window]) -> list[float]:
-    """Returns for each window the summed -ln p of its labels from `first` on."""
-    length = max(len(window.inputs) for window in batch)
-    inputs, labels = np.zeros((2, len(batch), length), dtype=np.int64)
-    counted = np.zeros((len(batch), length), dtype=bool)
-    for row, window in enumerate(batch):
-        size = len(window.inputs)
-        inputs[row, :size], labels[row, :size] = window.inputs, window.labels
-        counted[row, window.first : size] = True
-    tokens = torch.from_numpy(inputs)
-    # One document per row; what pads a row stands behind it, where causal attention does not look.
-    hidden = model.hidden(tokens, torch.zeros_like(tokens))
-    sums = []
-    for row in range(len(batch)):
-        logits = F.linear(hidden[row], model.head_weight).float()
-        lost = F.cross_entropy(logits, torch.from_numpy(labels[row]), reduction="none")
-        sums.append(float(lost.double()[torch.from_numpy(counted[row])].sum()))
-    return sums
-
-
-def document_bits(model: Transformer, documents: Iterable[Heldout], eos_id: int, context: int,
-                  batch_windows: int = 16) -> list[float]:  # fmt: skip
-    """Returns the bits that the model needs for each document."""
-    all_documents = list(documents)
-    todo = [w for n, document in enumerate(all_documents) for w in windows(n, document.tokens, eos_id, context)]
-    # Like lengths together: fewer padded positions. Stable, so that the batches are the same every time.
-    todo.sort(key=lambda window: len(window.inputs))
-    bits = [0.0] * len(all_documents)
-    for start in range(0, len(todo), batch_windows):
-        batch = todo[start : start + batch_windows]
-        for window, lost in zip(batch, nats(model, batch), strict=True):
-            bits[window.document] += lost / math.log(2)
-    return bits
-
-
-def bits_per_byte(documents: Iterable[Heldout], bits: Iterable[float]) -> float:
-    """Returns all bits over all bytes."""
-    return math.fsum(bits) / sum(document.n_bytes for document in documents)
+BPB = "bpb"
+"""Field of the step log with the mean over sources; `bpb/<source>` are those of the sources."""
+SECONDS = "heldout_s"
+"""Field with the seconds that it took."""
 
 
 def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[str],
@@ -104,19 +59,60 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
     return scores
 
 
+def document_bits(model: Transformer, documents: Iterable[Heldout], eos_id: int, context: int,
+                  batch_windows: int = 16) -> list[float]:  # fmt: skip
+    """Returns the bits that the model needs for each document."""
+    all_documents = list(documents)
+    todo = [w for n, document in enumerate(all_documents) for w in windows(n, document.tokens, eos_id, context)]
+    # Like lengths together: fewer padded positions. Stable, so that the batches are the same every time.
+    todo.sort(key=lambda window: len(window.inputs))
+    bits = [0.0] * len(all_documents)
+    for start in range(0, len(todo), batch_windows):
+        batch = todo[start : start + batch_windows]
+        for window, lost in zip(batch, nats(model, batch), strict=True):
+            bits[window.document] += lost / math.log(2)
+    return bits
+
+
+def bits_per_byte(documents: Iterable[Heldout], bits: Iterable[float]) -> float:
+    """Returns all bits over all bytes."""
+    return math.fsum(bits) / sum(document.n_bytes for document in documents)
+
+
+@torch.no_grad()
+def nats(model: Transformer, batch: list[Window]) -> list[float]:
+    """Returns for each window the summed -ln p of its labels from `first` on."""
+    length = max(len(window.inputs) for window in batch)
+    inputs, labels = np.zeros((2, len(batch), length), dtype=np.int64)
+    counted = np.zeros((len(batch), length), dtype=bool)
+    for row, window in enumerate(batch):
+        size = len(window.inputs)
+        inputs[row, :size], labels[row, :size] = window.inputs, window.labels
+        counted[row, window.first : size] = True
+    tokens = torch.from_numpy(inputs)
+    # One document per row; what pads a row stands behind it, where causal attention does not look.
+    hidden = model.hidden(tokens, torch.zeros_like(tokens))
+    sums = []
+    for row in range(len(batch)):
+        logits = F.linear(hidden[row], model.head_weight).float()
+        lost = F.cross_entropy(logits, torch.from_numpy(labels[row]), reduction="none")
+        sums.append(float(lost.double()[torch.from_numpy(counted[row])].sum()))
+    return sums
+
+
 def use_threads(count: int) -> None:
     """Sets how many threads of this process one operation of the model may use."""
     torch.set_num_threads(count)
 
 
-BPB = "bpb"
-"""Field of the step log with the mean over sources; `bpb/<source>` are those of the sources."""
-SECONDS = "heldout_s"
-"""Field with the seconds that it took."""
-
-
 class HeldoutBpb:
-    """The held-out text of a run, on one rank.
+    """Bits per byte of held-out text while a run trains, by its ranks in whatever layout they have.
+
+    Documents are predicted in the windows of the evaluation (`heldout.windows`), so that both agree but for rounding.
+    Several windows stand in one sequence, as documents of their own; a part is some sequences of one source, all of the
+    same shape, and its loss is computed by the ranks that share a microbatch (`Prober`). Parts do not depend on the
+    ranks and their losses are added in one order, so ranks that have all of the model give the bits of one rank. The
+    weights are read and nothing is written, so the run trains the same with it and without it.
 
     Args:
         documents: by source.

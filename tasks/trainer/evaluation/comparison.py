@@ -1,22 +1,15 @@
-"""Two models on the same held-out documents and the same items of tasks, paired by document and item.
+"""Two models on the same held-out documents, items of tasks, and examples of a fine-tuning, paired one by one.
+
+A model is the folder of a registered one (`model.json`, `model.safetensors`, `tokenizer.json`), or the last weights of
+a training or fine-tuning with the tokenizer that its tokens were made with.
 
 The models may have different tokenizers: a document is compared by its text. Each model encodes it with its own
-tokenizer and predicts every token, end-of-text included (`tasks.trainer.evaluation.bpb`); both bit counts are over the UTF-8 bytes
-of one text. Tasks are compared by the metric that decides between models of their size (`task_metrics.decisive`).
+tokenizer and predicts every token, end-of-text included (`bpb`); both bit counts are over the UTF-8 bytes of one text.
+Tasks are compared by the metric that decides between models of their size (`scoring.decisive`).
 
-Writes `documents/<label>.<source>.parquet` {id, bytes, bits} and the items of tasks (`scoring`), a part each: what is
-there already is not scored again, and a model of which nothing is left to score is not loaded.
-
-A model with its tokenizer, ready to be compared with another one.
-
-Reads the folder of a registered model (`model.json`, `model.safetensors`, `tokenizer.json`), or the last weights of a
-training or fine-tuning with the tokenizer that its tokens were made with.
-
-Two models on held-out examples of a fine-tuning: bits per byte of the responses, and which answer is likelier.
-
-Every token to learn is predicted from all of its example before it, by both models in the same context; an example
-that is longer than that is left out. Writes `examples/<label>.parquet` {example, bytes, bits, rejected_bits}, a part
-each: what is there already is not scored again.
+Writes `documents/<label>.<source>.parquet` {id, bytes, bits}, `examples/<label>.parquet` {example, bytes, bits,
+rejected_bits} and the items of tasks (`scoring`), a part each: what is there already is not scored again, and a model
+of which nothing is left to score is not loaded.
 """
 
 import json
@@ -56,6 +49,68 @@ from tasks.trainer.model.model_file import last_weights
 TOKENIZER = "tokenizer.json"
 _PACKED = "model/"
 """Folder of the files in the artifact of a registered model."""
+DOCUMENTS = "documents"
+BPB = "bpb"
+LOWER_IS_BETTER = frozenset({BPB})
+"""Of the metrics that decide."""
+EXAMPLES = "examples"
+RESPONSES, PAIRS = "responses", "preferences"
+LearnedText = tuple[NDArray[np.uint32], NDArray[np.bool_]]
+"""Tokens, end-of-text last, and which of them are learned."""
+SCHEMA = pa.schema(
+    [
+        pa.field("example", pa.int64(), nullable=False),  # number in the artifact
+        pa.field("bytes", pa.int64(), nullable=False),  # UTF-8 bytes of what is to be learned; of a preference, chosen
+        pa.field("bits", pa.float64(), nullable=False),
+        pa.field("rejected_bits", pa.float64()),  # of the rejected answer; null for an instruction
+    ]
+)
+
+
+class Text(NamedTuple):
+    """A held-out document."""
+
+    uid: bytes
+    text: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two models on one source of documents, on one task, or on the examples of a fine-tuning.
+
+    Attributes:
+        kind: what it is.
+        name: of the source or task.
+        metric: `bpb`, or another of `scoring.ITEM_METRICS`, of which more is better.
+        items: number of documents or items.
+        first: value of the first model.
+        second: value of the second model.
+        difference: how much better the second is.
+    """
+
+    kind: Literal["source", "task", "examples"]
+    name: str
+    metric: str
+    items: int
+    first: float
+    second: float
+    difference: Estimate
+
+    def row(self, confidence: float) -> dict[str, Any]:
+        """Returns it as JSON has it; an edge of the interval is null where there is none."""
+        low, high = (edge if math.isfinite(edge) else None for edge in self.difference.interval(confidence))
+        stderr = self.difference.stderr if math.isfinite(self.difference.variance) else None
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "metric": self.metric,
+            "items": self.items,
+            "first": self.first,
+            "second": self.second,
+            "difference": self.difference.value,
+            "stderr": stderr,
+            "interval": [low, high],
+        }
 
 
 @dataclass(frozen=True)
@@ -135,58 +190,6 @@ def matching_tokenizer(tokenizer: Artifact, described: dict[str, Any]) -> str:
     return data.decode()
 
 
-DOCUMENTS = "documents"
-BPB = "bpb"
-LOWER_IS_BETTER = frozenset({BPB})
-"""Of the metrics that decide."""
-
-
-class Text(NamedTuple):
-    """A held-out document."""
-
-    uid: bytes
-    text: str
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two models on one source of documents, on one task, or on the examples of a fine-tuning.
-
-    Attributes:
-        kind: what it is.
-        name: of the source or task.
-        metric: `bpb`, or another of `task_metrics` of which more is better.
-        items: number of documents or items.
-        first: value of the first model.
-        second: value of the second model.
-        difference: how much better the second is.
-    """
-
-    kind: Literal["source", "task", "examples"]
-    name: str
-    metric: str
-    items: int
-    first: float
-    second: float
-    difference: Estimate
-
-    def row(self, confidence: float) -> dict[str, Any]:
-        """Returns it as JSON has it; an edge of the interval is null where there is none."""
-        low, high = (edge if math.isfinite(edge) else None for edge in self.difference.interval(confidence))
-        stderr = self.difference.stderr if math.isfinite(self.difference.variance) else None
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "metric": self.metric,
-            "items": self.items,
-            "first": self.first,
-            "second": self.second,
-            "difference": self.difference.value,
-            "stderr": stderr,
-            "interval": [low, high],
-        }
-
-
 def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[Text]]:
     """Returns the held-out documents of every source that has some.
 
@@ -239,6 +242,42 @@ def compare(
     return [*sources, *(_of_task(task, size, of_tasks[0][task.name], of_tasks[1][task.name]) for task in config.tasks)]
 
 
+def compare_responses(
+    first: Contender, second: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
+) -> list[Compared]:
+    """Compares two models on examples of a fine-tuning that neither has learned.
+
+    Every token to learn is predicted from all of its example before it, by both models in the same context; an example
+    that is longer than that is left out.
+
+    Args:
+        first: the model to compare with.
+        second: the model that may be better; with another label.
+        examples: held-out examples, in the tokens of both.
+        context: tokens of a text that both read at most.
+        batch_tokens: tokens per forward pass, padding included.
+        output: receives the parts.
+
+    Returns:
+        the bits per byte of the responses, or of the chosen answers; of preferences also the share of pairs in which
+        the chosen answer is the likelier one. Nothing where no example fits.
+    """
+    tables = [_scored(one, examples, context, batch_tokens, output) for one in (first, second)]
+    if not tables[0].num_rows:
+        return []
+    size = tables[0]["bytes"].to_pylist()
+    bits = [np.array(table["bits"].to_pylist()) for table in tables]
+    before, after = (math.fsum(some) / math.fsum(size) for some in bits)
+    difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
+    found = [Compared("examples", RESPONSES, BPB, len(size), before, after, difference)]
+    if tables[0]["rejected_bits"].null_count:
+        return found
+    right = [np.array(table["rejected_bits"].to_pylist()) > some for table, some in zip(tables, bits, strict=True)]
+    apart = (right[1].astype(float) - right[0].astype(float)).tolist()
+    shares = [float(some.mean()) for some in right]
+    return [*found, Compared("examples", PAIRS, "acc", len(apart), shares[0], shares[1], paired.of_items(apart))]
+
+
 def _bits(
     contender: Contender,
     load: Callable[[], Scorer],
@@ -287,57 +326,6 @@ def _of_task(
     apart = [sign * (after - before) for before, after in zip(first[metric], second[metric], strict=True)]
     values = fmean(first[metric]), fmean(second[metric])
     return Compared("task", task.name, metric, len(apart), *values, paired.of_items(apart))
-
-
-EXAMPLES = "examples"
-RESPONSES, PAIRS = "responses", "preferences"
-LearnedText = tuple[NDArray[np.uint32], NDArray[np.bool_]]
-"""Tokens, end-of-text last, and which of them are learned."""
-
-SCHEMA = pa.schema(
-    [
-        pa.field("example", pa.int64(), nullable=False),  # number in the artifact
-        pa.field("bytes", pa.int64(), nullable=False),  # UTF-8 bytes of what is to be learned; of a preference, chosen
-        pa.field("bits", pa.float64(), nullable=False),
-        pa.field("rejected_bits", pa.float64()),  # of the rejected answer; null for an instruction
-    ]
-)
-
-
-def compare_responses(
-    first: Contender, second: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
-) -> list[Compared]:
-    """Compares two models on examples of a fine-tuning that neither has learned.
-
-    Every token to learn is predicted from all of its example before it, by both models in the same context; an example
-    that is longer than that is left out.
-
-    Args:
-        first: the model to compare with.
-        second: the model that may be better; with another label.
-        examples: held-out examples, in the tokens of both.
-        context: tokens of a text that both read at most.
-        batch_tokens: tokens per forward pass, padding included.
-        output: receives the parts.
-
-    Returns:
-        the bits per byte of the responses, or of the chosen answers; of preferences also the share of pairs in which
-        the chosen answer is the likelier one. Nothing where no example fits.
-    """
-    tables = [_scored(one, examples, context, batch_tokens, output) for one in (first, second)]
-    if not tables[0].num_rows:
-        return []
-    size = tables[0]["bytes"].to_pylist()
-    bits = [np.array(table["bits"].to_pylist()) for table in tables]
-    before, after = (math.fsum(some) / math.fsum(size) for some in bits)
-    difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    found = [Compared("examples", RESPONSES, BPB, len(size), before, after, difference)]
-    if tables[0]["rejected_bits"].null_count:
-        return found
-    right = [np.array(table["rejected_bits"].to_pylist()) > some for table, some in zip(tables, bits, strict=True)]
-    apart = (right[1].astype(float) - right[0].astype(float)).tolist()
-    shares = [float(some.mean()) for some in right]
-    return [*found, Compared("examples", PAIRS, "acc", len(apart), shares[0], shares[1], paired.of_items(apart))]
 
 
 def _scored(contender: Contender, examples: Examples, context: int, batch_tokens: int, output: Output) -> pa.Table:

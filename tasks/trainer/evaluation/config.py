@@ -1,7 +1,4 @@
-"""Settings of the stage evaluate. Imports pydantic only, for the Airflow dag-processor.
-
-Settings of one evaluation task. Imports pydantic only, for the Airflow dag-processor.
-"""
+"""Settings of the stage evaluate and of its tasks. Imports pydantic only, for the Airflow dag-processor."""
 
 import re
 from collections.abc import Iterator
@@ -12,6 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, field_validator, 
 from tasks.core.config import Config, Problems, absolute, duplicates
 
 _GENERATE = ("stop", "max_new_tokens", "extract")
+_SCORES = re.compile(r"[a-z][a-z0-9_-]*/scores@(?!previous$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class TaskConfig(Config):
@@ -96,9 +94,6 @@ class TaskConfig(Config):
                 yield f".shots_path: {error}"
         if self.shots_path and not self.shots:
             yield ".shots_path: without shots nothing is read from it: set shots, or leave it out"
-
-
-_SCORES = re.compile(r"[a-z][a-z0-9_-]*/scores@(?!previous$)[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class EvaluateConfig(Config):

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t
 
 _ROUNDING = 1e-9
 """Relative spread of differences below which they are equal."""
@@ -47,6 +46,8 @@ class Estimate:
             return self.value, self.value
         if math.isinf(self.variance):
             return -math.inf, math.inf
+        from scipy.stats import t  # takes a second, which scoring a model does not need
+
         reach = float(t.ppf((1 + confidence) / 2, self.freedom)) * self.stderr
         return self.value - reach, self.value + reach
 

@@ -1,10 +1,8 @@
-"""Scores a model on tasks, in parts of some items each.
+"""Scores a model on tasks, in parts of some items each; metrics of an item, and over items with standard error.
 
-Writes `tasks/task.<task>.<label>.<number>.parquet`, one row per item: its id, its metrics (`task_metrics.METRICS`), the
+Writes `tasks/task.<task>.<label>.<number>.parquet`, one row per item: its id, its metrics (ITEM_METRICS), the
 log-likelihoods of its choices or of its answer, and the text that was generated ("" where none was). The label tells
 models apart; of milestones it is the step.
-
-Metrics of tasks: per item, and over items with standard error.
 
 | metric | kind | of an item |
 |---|---|---|
@@ -44,90 +42,17 @@ from tasks.trainer.inference import Likelihood, Request, Scorer
 BPB_BELOW = 750_000_000
 """Parameters below which decisions are made by bpb: a small model's accuracy is near chance and moves little between
 checkpoints, while the likelihood of right answers already orders them (DataDecide, arXiv 2504.11393)."""
-
-METRICS = {
+ITEM_METRICS = {
     "multiple_choice": ("acc", "acc_norm", "acc_bytes", "bpb"),
     "cloze": ("acc", "log_p", "bpb"),
     "generate": ("exact_match", "bpb"),
 }
 """Metrics of an item, by kind of task."""
-
 _DECIDES = {"multiple_choice": "acc_norm", "cloze": "acc", "generate": "exact_match"}
 _NOTHING = "[invalid]"
-
-
-def decisive(kind: str, parameters: int) -> str:
-    """Returns the metric by which models of this size are to be compared."""
-    return "bpb" if parameters < BPB_BELOW else _DECIDES[kind]
-
-
-def of_choices(item: Item, found: Sequence[Likelihood]) -> dict[str, float]:
-    """Returns the metrics of a multiple-choice item, of the likelihoods of its choices."""
-    log_p = np.array([one.log_p for one in found])
-    characters = np.array([len(text) for text in item.answers])
-    size = np.array([len(text.encode()) for text in item.answers])
-    scores = {"acc": log_p, "acc_norm": log_p / characters, "acc_bytes": log_p / size}
-    right = {name: float(int(np.argmax(values)) == item.gold) for name, values in scores.items()}
-    return {**right, "bpb": bits_per_byte(item, found[item.gold])}
-
-
-def of_cloze(item: Item, found: Likelihood) -> dict[str, float]:
-    """Returns the metrics of a cloze item."""
-    return {"acc": float(found.greedy), "log_p": found.log_p, "bpb": bits_per_byte(item, found)}
-
-
-def of_text(task: TaskConfig, item: Item, found: Likelihood, text: str) -> dict[str, float]:
-    """Returns the metrics of an item, of the likelihood of its first answer and the text that was generated."""
-    match = extracted(task.extract, text) in {answer.strip() for answer in item.answers}
-    return {"exact_match": float(match), "bpb": bits_per_byte(item, found)}
-
-
-def bits_per_byte(item: Item, found: Likelihood) -> float:
-    """Returns -log2 p of the right answer per UTF-8 byte of it."""
-    return -found.log_p / math.log(2) / len(item.right.encode())
-
-
-def extracted(pattern: str, text: str) -> str:
-    r"""Returns the part of a text that is compared.
-
-    >>> extracted("", " 42 "), extracted(r"is (\d+)", "It is 42."), extracted(r"\d+", "none")
-    ('42', '42', '[invalid]')
-    """
-    if not pattern:
-        return text.strip()
-    match = re.search(pattern, text)
-    found = (match[1] if match.re.groups else match[0]) if match else None
-    return _NOTHING if found is None else found.strip()
-
-
-def summary(kind: str, items: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float | None]]:
-    """Returns {metric: {value, stderr}} over items; stderr is None for a single item.
-
-    The error of the perplexity is that of its logarithm to first order: perplexity times the error of the mean.
-    """
-    found: dict[str, dict[str, float | None]] = {}
-    for name in METRICS[kind]:
-        values = items[name]
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        found[name] = {"value": fmean(values), "stderr": error}
-        if name == "log_p":
-            perplexity = math.exp(min(-fmean(values), 700.0))  # above, a double overflows
-            found["perplexity"] = {"value": perplexity, "stderr": None if error is None else perplexity * error}
-    return found
-
-
 FOLDER = "tasks"
 ITEMS_PER_PART = 256
 """Bounds the memory, and what is computed again after a kill."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """One item: its metrics, the log-likelihoods of its answers, and the text that was generated."""
-
-    metrics: dict[str, float]
-    log_p: list[float]
-    text: str = ""
 
 
 def score_tasks(
@@ -168,7 +93,7 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
         output: receives the parts.
 
     Returns:
-        "item" and the metrics of its kind (`task_metrics.METRICS`), each with a value per item, in order.
+        "item" and the metrics of its kind (ITEM_METRICS), each with a value per item, in order.
 
     Raises:
         InputError: the task cannot be read, or an item cannot be scored.
@@ -183,10 +108,40 @@ def score_task(task: TaskConfig, label: str, load: Callable[[], Scorer], output:
                 _write(part, task, some, scored)
         done += len(some)
     output.progress(total, total, f"{task.name}, {label}")
-    wanted = ["item", *METRICS[task.kind]]
+    wanted = ["item", *ITEM_METRICS[task.kind]]
     paths = [f"{output.address.path}/{FOLDER}/{name}.parquet" for name in names]
     table = pa.concat_tables([parquet.read(output.store.local(path), wanted) for path in paths])
     return {name: table.column(name).to_pylist() for name in wanted}
+
+
+def decisive(kind: str, parameters: int) -> str:
+    """Returns the metric by which models of this size are to be compared."""
+    return "bpb" if parameters < BPB_BELOW else _DECIDES[kind]
+
+
+def summary(kind: str, items: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float | None]]:
+    """Returns {metric: {value, stderr}} over items; stderr is None for a single item.
+
+    The error of the perplexity is that of its logarithm to first order: perplexity times the error of the mean.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    for name in ITEM_METRICS[kind]:
+        values = items[name]
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        found[name] = {"value": fmean(values), "stderr": error}
+        if name == "log_p":
+            perplexity = math.exp(min(-fmean(values), 700.0))  # above, a double overflows
+            found["perplexity"] = {"value": perplexity, "stderr": None if error is None else perplexity * error}
+    return found
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One item: its metrics, the log-likelihoods of its answers, and the text that was generated."""
+
+    metrics: dict[str, float]
+    log_p: list[float]
+    text: str = ""
 
 
 def _part_names(task: TaskConfig, label: str, count: int) -> list[str]:
@@ -234,8 +189,47 @@ def _choices(scorer: Scorer, some: Sequence[Item], requests: Sequence[Sequence[R
 
 def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[Scored]) -> None:
     columns: dict[str, Any] = {"item": [item.id for item in some]}
-    columns |= {name: [one.metrics[name] for one in scored] for name in METRICS[task.kind]}
+    columns |= {name: [one.metrics[name] for one in scored] for name in ITEM_METRICS[task.kind]}
     columns["log_likelihoods"] = pa.array([one.log_p for one in scored], pa.list_(pa.float64()))
     columns["text"] = [one.text for one in scored]
     part.count_in(len(some))
     part.table(FOLDER, pa.table(columns))
+
+
+def of_choices(item: Item, found: Sequence[Likelihood]) -> dict[str, float]:
+    """Returns the metrics of a multiple-choice item, of the likelihoods of its choices."""
+    log_p = np.array([one.log_p for one in found])
+    characters = np.array([len(text) for text in item.answers])
+    size = np.array([len(text.encode()) for text in item.answers])
+    scores = {"acc": log_p, "acc_norm": log_p / characters, "acc_bytes": log_p / size}
+    right = {name: float(int(np.argmax(values)) == item.gold) for name, values in scores.items()}
+    return {**right, "bpb": bits_per_byte(item, found[item.gold])}
+
+
+def of_cloze(item: Item, found: Likelihood) -> dict[str, float]:
+    """Returns the metrics of a cloze item."""
+    return {"acc": float(found.greedy), "log_p": found.log_p, "bpb": bits_per_byte(item, found)}
+
+
+def of_text(task: TaskConfig, item: Item, found: Likelihood, text: str) -> dict[str, float]:
+    """Returns the metrics of an item, of the likelihood of its first answer and the text that was generated."""
+    match = extracted(task.extract, text) in {answer.strip() for answer in item.answers}
+    return {"exact_match": float(match), "bpb": bits_per_byte(item, found)}
+
+
+def bits_per_byte(item: Item, found: Likelihood) -> float:
+    """Returns -log2 p of the right answer per UTF-8 byte of it."""
+    return -found.log_p / math.log(2) / len(item.right.encode())
+
+
+def extracted(pattern: str, text: str) -> str:
+    r"""Returns the part of a text that is compared.
+
+    >>> extracted("", " 42 "), extracted(r"is (\d+)", "It is 42."), extracted(r"\d+", "none")
+    ('42', '42', '[invalid]')
+    """
+    if not pattern:
+        return text.strip()
+    match = re.search(pattern, text)
+    found = (match[1] if match.re.groups else match[0]) if match else None
+    return _NOTHING if found is None else found.strip()

@@ -2,22 +2,17 @@
 
 Weights. Ranks with copies of the same exchange a hash of theirs at every step, in the sum that the step takes anyway,
 and of all their state before a checkpoint. Where they differ the run cannot know who is right: it ends, so that all
-ranks begin again with the newest checkpoint, and names the rank when it has repeated the step (`suspects`).
+ranks begin again with the newest checkpoint, and names the rank when it has repeated the step (`Suspects`).
 
 Gradients. What a rank adds to a sum has no copy. Where loss or norm look wrong, and at an interval, every rank computes
 the share of the next rank and then its own again, and both must be what that rank and itself have found. A flip that
 came once gives itself away when it does not come again, a device that always computes wrong when another one does it.
 
-Both need gradients to be equal when they are computed again: to the bit on a CPU, to a tolerance on a GPU. Silent
-errors of this kind are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
+Devices. At the start, and when a rank is found to differ, all ranks compute a fixed problem (`self_test`), whose result
+has the same bits on equal devices.
 
-Copies: which ranks have the same of something, and which of them have something else than the others.
-
-Suspects: what ranks had at a step on which they did not agree, kept until a restart has repeated the step.
-
-Rank 0 writes and removes `suspects.json` in the run's folder: {step, what, hashes, names}.
-
-Self-test of the ranks: a fixed problem, whose result must have the bits of the other ranks with equal devices.
+Gradients and self-test need results to be equal when they are computed again: to the bit on a CPU, for gradients to a
+tolerance on a GPU. Silent errors are a matter of fact in large fleets: Dixit et al. 2021, arXiv 2102.11245.
 """
 
 import json
@@ -37,6 +32,21 @@ from torch import Tensor
 from tasks.core.errors import TransientError
 from tasks.trainer.logs import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
+
+FAR = 10.0
+"""A norm that is so many times the median of the norms before is computed again."""
+RECENT, SOME = 64, 8
+"""Norms that are compared with, at most and at least."""
+ATTEMPTS = 3
+"""Rounds of computing again, in one of which all ranks must agree."""
+_DO = "take the node of this rank out of the pool and test its hardware if it is named again"
+Gradient = tuple[float, float, int, bool]
+"""Loss, gradient norm, labels, and whether any rank got a SIGTERM."""
+Compute = Callable[[int], Gradient]
+"""Computes a gradient, on all ranks, of the microbatches of the rank so many places further in `peers`."""
+FILE = "suspects.json"
+BITS = 52
+"""Bits of a hash: an integer that float64 has exactly."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +77,6 @@ class RankCopies:
         return sorted(rank for group in self.groups for rank in minority({one: hashes[one] for one in group}))
 
 
-FAR = 10.0
-"""A norm that is so many times the median of the norms before is computed again."""
-RECENT, SOME = 64, 8
-"""Norms that are compared with, at most and at least."""
-ATTEMPTS = 3
-"""Rounds of computing again, in one of which all ranks must agree."""
-_DO = "take the node of this rank out of the pool and test its hardware if it is named again"
-
-
 class Replica(Protocol):
     """The part of a model that a rank computes."""
 
@@ -92,12 +93,6 @@ class Replica(Protocol):
 
     def state_hashes(self) -> list[Tensor]:
         """Returns for each of `copies` the hash of weights and optimizer state, int64 scalar."""
-
-
-Gradient = tuple[float, float, int, bool]
-"""Loss, gradient norm, labels, and whether any rank got a SIGTERM."""
-Compute = Callable[[int], Gradient]
-"""Computes a gradient, on all ranks, of the microbatches of the rank so many places further in `peers`."""
 
 
 class Integrity:
@@ -250,9 +245,6 @@ class Integrity:
         return torch.zeros(0, dtype=torch.float64, device=self._ranks.device)
 
 
-FILE = "suspects.json"
-
-
 class Suspects:
     """The last disagreement of a run, on one rank.
 
@@ -294,10 +286,6 @@ class Suspects:
         if all(wrong) or len(found["hashes"]) != len(right):
             return []
         return [name for name, other in zip(found["names"], wrong, strict=True) if other]
-
-
-BITS = 52
-"""Bits of a hash: an integer that float64 has exactly."""
 
 
 def hash_of(tensors: Iterable[Tensor]) -> Tensor:

@@ -1,11 +1,9 @@
-"""Loss guard: skips a step whose loss or gradient is not finite, or whose loss is a spike.
+"""Loss guard: skips a step whose loss or gradient is not finite, or whose loss is a spike; where to roll back to.
 
 A spike is a loss more than 6 standard deviations above the mean of the last 128 steps taken, the rule and the numbers
 of OLMo-core's SkipStep optimizer. There it also watches the gradient norm; here clipping bounds that, and its tail is
 too heavy for the rule (6.6 deviations in a clean run). The decision is the same on every rank, since losses are summed
 over all of them; the state is part of the checkpoint, so a resumed run decides like an uninterrupted one.
-
-Rolling back: which checkpoint a run goes back to when skipping does not help, and which steps it then passes over.
 
 After some refused steps in a row the weights are taken to be damaged by steps before them, as in PaLM (Chowdhery et al.
 2022, arXiv 2204.02311, section 5.1): the run goes back to a checkpoint before the first refused step and passes over
@@ -30,6 +28,11 @@ ROLL_BACK_AFTER = 5
 """Refused steps in a row after which the run goes back to a checkpoint, if it can (`rollback`)."""
 MAX_REFUSED = 10
 """Refused steps in a row that end the run."""
+PASSED_OVER = "passed_over"
+"""Why a step is skipped whose batch a rolled-back run does not read again."""
+MAX_ROLLBACKS = 3
+Passed = list[tuple[int, int]]
+"""Ranges of steps, [first, end)."""
 
 
 class Guard:
@@ -87,14 +90,6 @@ class Guard:
     def state(self) -> dict[str, list[float] | int]:
         """Returns the constructor arguments of an equal guard."""
         return {"losses": list(self._losses), "refused": self.refused}
-
-
-PASSED_OVER = "passed_over"
-"""Why a step is skipped whose batch a rolled-back run does not read again."""
-MAX_ROLLBACKS = 3
-
-Passed = list[tuple[int, int]]
-"""Ranges of steps, [first, end)."""
 
 
 def rollback_target(

@@ -1,21 +1,9 @@
-"""`config.json` of Hugging Face: shapes of published models, and the one of a model of ours in the Llama layout.
+"""Models in the formats of Hugging Face: `config.json`, model folders, adapters of PEFT, chat templates.
 
-Reads the configurations of the families below; imports no torch. Our weights are those of Llama as `transformers` has
-it, under other names: queries and keys are turned by halves, not by pairs, so none is permuted.
-
-A model folder of Hugging Face, made of a checkpoint: what `transformers`, and servers that read its folders, load.
-
-Reads `model.safetensors`, the content of `model.json` and a `tokenizer.json`; makes the files of the folder. Weights
-are copied, renamed, byte for byte.
-
-Adapters in the layout of PEFT: `adapter_config.json`, and `adapter_model.safetensors` with its names.
-
-Imports no torch. The base is a folder of Hugging Face (`huggingface_folder`), loaded first.
-
-Chat templates of Hugging Face: the template of a fine-tuning as Jinja, for `apply_chat_template`.
-
-What it renders, tokenised as a whole, are the tokens that were trained on: end-of-text, the turns, end-of-text; or, to
-be answered, the turns and the beginning of a response.
+Reads `config.json` of the families below; makes the files of a folder from a checkpoint's `model.safetensors`, the
+content of its `model.json` and a `tokenizer.json`. Our weights are those of Llama as `transformers` has it, under other
+names: queries and keys are turned by halves, not by pairs, so none is permuted, and weights are copied byte for byte.
+Imports no torch.
 """
 
 import json
@@ -34,8 +22,6 @@ from tasks.trainer.model.shape import Shape
 
 FAMILIES = ("llama", "mistral", "olmo", "gpt2")
 """Values of `model_type` that are read."""
-
-
 HELD = frozenset(
     (
         *("layers", "dim", "heads", "kv_heads", "ffn_multiple", "rope_theta", "rope_scaling", "tie_embeddings"),
@@ -59,6 +45,12 @@ _IN_LAYER = {
     "ffn.w2.weight": "mlp.down_proj.weight",
     "ffn.w3.weight": "mlp.up_proj.weight",
 }
+CARD, WEIGHTS = "README.md", "model.safetensors"
+_HEADER_LENGTH = 8
+_PIECE = 1 << 20
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_OURS = re.compile(r"(.+)\.lora_([ab])")
+ROLES = ("system", "user", "assistant")
 
 
 def llama_name(name: str) -> str:
@@ -120,67 +112,8 @@ def _scaling(ours: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in ours.items()}
 
 
-def read_shape(path: Path) -> Shape:
-    """Returns the shape in a file; raises InputError."""
-    try:
-        config = json.loads(path.read_text())
-        return shape_of(config)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}", "name the config.json of a model") from None
-    except KeyError as error:
-        raise InputError(f"{path} has no {error}", "name the config.json of a model") from None
-
-
-def shape_of(config: Mapping[str, Any]) -> Shape:
-    """Returns the shape of a published model.
-
-    Raises:
-        InputError: of another family, or with biases in some of its matrices.
-        KeyError: a field is missing.
-    """
-    kind = config.get("model_type", "")
-    if kind == "gpt2":
-        dim, heads = config["n_embd"], config["n_head"]
-        return Shape(
-            layers=config["n_layer"],
-            dim=dim,
-            heads=heads,
-            kv_heads=heads,
-            head_dim=dim // heads,
-            ffn_dim=config.get("n_inner") or 4 * dim,
-            vocab_size=config["vocab_size"],
-            tied=True,
-            gated=False,
-            biases=True,
-            positions=config["n_positions"],
-            norm_vectors=2,
-        )
-    if kind not in FAMILIES or config.get("attention_bias") or config.get("mlp_bias"):
-        raise InputError(
-            f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not known',
-            f"known are: {', '.join(FAMILIES)}",
-        )
-    heads, dim = config["num_attention_heads"], config["hidden_size"]
-    return Shape(
-        layers=config["num_hidden_layers"],
-        dim=dim,
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or dim // heads,
-        ffn_dim=config["intermediate_size"],
-        vocab_size=config["vocab_size"],
-        tied=bool(config.get("tie_word_embeddings", False)),
-        norm_vectors=0 if kind == "olmo" else 1,
-    )
-
-
-CARD, WEIGHTS = "README.md", "model.safetensors"
-_HEADER_LENGTH = 8
-_PIECE = 1 << 20
-
-
 def small_files(described: Mapping[str, Any], tokenizer: str, template: str = "") -> dict[str, bytes]:
-    """Returns all files but weights and card, by name.
+    """Returns all files of a model's folder but weights and card, by name.
 
     Args:
         described: content of the checkpoint's `model.json`.
@@ -237,12 +170,8 @@ def copy_renamed(source: BinaryIO, target: BinaryIO, rename: Callable[[str], str
     shutil.copyfileobj(source, target, _PIECE)
 
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_OURS = re.compile(r"(.+)\.lora_([ab])")
-
-
 def adapter_config(lora: Mapping[str, Any], base: str) -> bytes:
-    """Returns the content of CONFIG.
+    """Returns the content of PEFT's `adapter_config.json`.
 
     Args:
         lora: settings of the adapters, as in `run.json` of a fine-tuning.
@@ -282,11 +211,11 @@ def _place(target: str) -> str:
     return f"{'ffn' if target[1:].isdigit() else 'attention'}.{target}"
 
 
-ROLES = ("system", "user", "assistant")
-
-
 def chat_template(template: Mapping[str, Any]) -> str:
-    """Returns the Jinja text.
+    """Returns the chat template of a fine-tuning as Jinja, for `apply_chat_template`.
+
+    What it renders, tokenised as a whole, are the tokens that were trained on: end-of-text, the turns, end-of-text; or,
+    to be answered, the turns and the beginning of a response.
 
     Args:
         template: for each of ROLES the text `before` and `after` the content of a message.
@@ -323,3 +252,57 @@ def asked(template: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) ->
 
 def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def read_shape(path: Path) -> Shape:
+    """Returns the shape in a file; raises InputError."""
+    try:
+        config = json.loads(path.read_text())
+        return shape_of(config)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}", "name the config.json of a model") from None
+    except KeyError as error:
+        raise InputError(f"{path} has no {error}", "name the config.json of a model") from None
+
+
+def shape_of(config: Mapping[str, Any]) -> Shape:
+    """Returns the shape of a published model.
+
+    Raises:
+        InputError: of another family, or with biases in some of its matrices.
+        KeyError: a field is missing.
+    """
+    kind = config.get("model_type", "")
+    if kind == "gpt2":
+        dim, heads = config["n_embd"], config["n_head"]
+        return Shape(
+            layers=config["n_layer"],
+            dim=dim,
+            heads=heads,
+            kv_heads=heads,
+            head_dim=dim // heads,
+            ffn_dim=config.get("n_inner") or 4 * dim,
+            vocab_size=config["vocab_size"],
+            tied=True,
+            gated=False,
+            biases=True,
+            positions=config["n_positions"],
+            norm_vectors=2,
+        )
+    if kind not in FAMILIES or config.get("attention_bias") or config.get("mlp_bias"):
+        raise InputError(
+            f'a model of the type "{kind}"{" with biases" if kind in FAMILIES else ""} is not known',
+            f"known are: {', '.join(FAMILIES)}",
+        )
+    heads, dim = config["num_attention_heads"], config["hidden_size"]
+    return Shape(
+        layers=config["num_hidden_layers"],
+        dim=dim,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or dim // heads,
+        ffn_dim=config["intermediate_size"],
+        vocab_size=config["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings", False)),
+        norm_vectors=0 if kind == "olmo" else 1,
+    )

@@ -4,12 +4,6 @@ torchrun could start them, but its static rendezvous cannot restart, and its dyn
 of arrival, so that rank 0, which writes, could be on any of them. Here rank = node * ranks per node + local rank. When
 a rank fails, all ranks of all nodes are ended, every agent posts the exit code of its own, and all agents compute the
 same result from the codes: an exit code, or one more attempt.
-
-Heartbeats and results between the agents of a gang, over a TCPStore on node 0.
-
-A thread per node writes its heartbeat and its result to the store and reads those of the other nodes twice a second, so
-that a machine that disappears without closing its connections is detected after `PEER_TIMEOUT_S`, where a collective
-would wait for minutes. The ranks use the same store for their rendezvous.
 """
 
 import json
@@ -35,13 +29,18 @@ from tasks.trainer.launch.gang import AGAIN_S, MEETING_S, Gang
 from tasks.trainer.parallel.ranks import ATTEMPT
 
 log = logging.getLogger(__name__)
-
 BEAT_S = 0.5
 PEER_TIMEOUT_S = float(os.environ.get("SLUICE_PEER_TIMEOUT", "30"))
 """Seconds without a heartbeat after which a node counts as lost."""
 LEAVE_S = 10.0
 """Seconds a node waits at its end for the others to read its result."""
 _STORE_TIMEOUT = timedelta(seconds=60)
+WIND_DOWN_S = 20.0
+"""Seconds a rank may continue after another has failed: it may be writing a checkpoint."""
+PRECEDENCE = (2, 143, 137)
+"""Exit codes of a node that become the exit code of all, in order of precedence; other failures come after them."""
+_POLL_S = 0.1
+Rank = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,13 @@ class Result:
 
 
 class HeartbeatStore:
-    """One agent's connection to the store. A context manager; `host` is the IP address of the store.
+    """Heartbeats and results between the agents of a gang, over a TCPStore on node 0.
+
+    A thread per node writes its heartbeat and its result to the store and reads those of the other nodes twice a
+    second, so that a machine that disappears without closing its connections is detected after `PEER_TIMEOUT_S`, where
+    a collective would wait for minutes. The ranks use the same store for their rendezvous.
+
+    A context manager; `host` is the IP address of the store.
 
     Args:
         gang: this node among the others.
@@ -184,17 +189,6 @@ def _await_all(gang: Gang, store: TCPStore, deadline: float) -> None:
                 f"nodes {missing} of the gang did not come within {MEETING_S:.0f} s", "look at the events of their pods"
             )
         time.sleep(AGAIN_S)
-
-
-log = logging.getLogger(__name__)
-
-WIND_DOWN_S = 20.0
-"""Seconds a rank may continue after another has failed: it may be writing a checkpoint."""
-PRECEDENCE = (2, 143, 137)
-"""Exit codes of a node that become the exit code of all, in order of precedence; other failures come after them."""
-_POLL_S = 0.1
-
-Rank = subprocess.Popen[bytes]
 
 
 def run_gang(spec: Path, nproc: int, gang: Gang, max_restarts: int, final: Iterable[int]) -> int:

@@ -1,12 +1,7 @@
 """Runs a training spec in a subprocess; reads its log and metrics while it runs.
 
-Writes `spec.json` and `train.log` into the run's folder; raises the failure of the run as a SluiceError.
-
-Parent watch: kills a training process when the process that started it ends, however it ends.
-
-A stage that is killed with SIGKILL cannot clean up, and its retry must not find a second writer in its folder. Two
-mechanisms: on Linux PR_SET_PDEATHSIG; everywhere end of file on standard input, a pipe whose other end only the stage
-has open. A pod runs no stage beside the ranks and needs no watch.
+Writes `spec.json` and `train.log` into the run's folder; raises the failure of the run as a SluiceError. The processes
+of the run end with the process that started them, however it ends (`end_with_parent`).
 """
 
 import contextlib
@@ -40,51 +35,20 @@ from tasks.trainer.logs import METRICS, MetricsTail
 from tasks.trainer.place import Layout, ranks_here
 
 log = logging.getLogger("sluice.train")
-
 POLL_S = 0.2
 GRACE_S = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "100")) + 10
 """Seconds a run may take to save after SIGTERM: more than torchrun's own limit (see `agent`), less than the grace of a
 pod."""
 LOG = "train.log"
-
 OnMetrics = Callable[[int, dict[str, float]], None]
+PARENT_PIPE = "SLUICE_PARENT_PIPE"
+"""Set to "stdin" by a parent that has the other end of our standard input open."""
+_PR_SET_PDEATHSIG = 1
 
 
 def training_command(spec_path: str, nproc: int) -> list[str]:
     """Returns the command that trains the spec at `spec_path` with `nproc` ranks on this node."""
     return [sys.executable, "-m", "tasks.trainer.launch.agent", "--spec", spec_path, "--nproc", str(nproc)]
-
-
-def _ranks_for(spec: TrainSpec, nodes: int) -> int:
-    """Returns how many ranks per node the run can use: each must get the same number of microbatches of a step.
-
-    The number of ranks is not part of the fingerprint, so a small run (a canary) takes fewer instead of failing. With a
-    layout it takes those of the layout.
-    """
-    if spec.layout:
-        return _ranks_of(spec.layout, nodes)
-    microbatches = spec.run.batch_size // spec.run.microbatch
-    if microbatches % nodes:
-        raise InputError(
-            f"{nodes} nodes cannot share {microbatches} microbatches a step",
-            "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
-        )
-    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
-
-
-def _ranks_of(layout: Layout, nodes: int) -> int:
-    replica = layout.ranks // layout.replicate
-    if layout.ranks % nodes or (nodes > 1 and layout.ranks // nodes % replica):
-        raise RecipeError(
-            f"a layout of {layout.ranks} ranks, {replica} to a replica, does not fit {nodes} nodes",
-            "on several nodes replicas must not span nodes, whose disks have the checkpoints: set replicate in "
-            "[place.train.layout] to a multiple of [place.kubernetes] nodes",
-        )
-    if (ranks := layout.ranks // nodes) != ranks_here():
-        raise RecipeError(
-            f"[place.train.layout] has {ranks} ranks per node, [place.train] nproc {ranks_here()}", "make them equal"
-        )
-    return ranks
 
 
 def train_local(
@@ -232,14 +196,45 @@ def last_lines(path: Path, count: int = 3) -> str:
     return " | ".join(lines[-count:])
 
 
-PARENT_PIPE = "SLUICE_PARENT_PIPE"
-"""Set to "stdin" by a parent that has the other end of our standard input open."""
+def _ranks_for(spec: TrainSpec, nodes: int) -> int:
+    """Returns how many ranks per node the run can use: each must get the same number of microbatches of a step.
 
-_PR_SET_PDEATHSIG = 1
+    The number of ranks is not part of the fingerprint, so a small run (a canary) takes fewer instead of failing. With a
+    layout it takes those of the layout.
+    """
+    if spec.layout:
+        return _ranks_of(spec.layout, nodes)
+    microbatches = spec.run.batch_size // spec.run.microbatch
+    if microbatches % nodes:
+        raise InputError(
+            f"{nodes} nodes cannot share {microbatches} microbatches a step",
+            "set [place.kubernetes] nodes to a divisor of train.batch_size / train.microbatch",
+        )
+    return max(ranks for ranks in range(1, ranks_here() + 1) if microbatches % (nodes * ranks) == 0)
+
+
+def _ranks_of(layout: Layout, nodes: int) -> int:
+    replica = layout.ranks // layout.replicate
+    if layout.ranks % nodes or (nodes > 1 and layout.ranks // nodes % replica):
+        raise RecipeError(
+            f"a layout of {layout.ranks} ranks, {replica} to a replica, does not fit {nodes} nodes",
+            "on several nodes replicas must not span nodes, whose disks have the checkpoints: set replicate in "
+            "[place.train.layout] to a multiple of [place.kubernetes] nodes",
+        )
+    if (ranks := layout.ranks // nodes) != ranks_here():
+        raise RecipeError(
+            f"[place.train.layout] has {ranks} ranks per node, [place.train] nproc {ranks_here()}", "make them equal"
+        )
+    return ranks
 
 
 def end_with_parent() -> None:
-    """Starts the watch, if the parent has set `PARENT_PIPE`; call once, early."""
+    """Has this process killed when its parent ends, if the parent has set `PARENT_PIPE`; call once, early.
+
+    A stage that is killed with SIGKILL cannot clean up, and its retry must not find a second writer in its folder. Two
+    mechanisms: on Linux PR_SET_PDEATHSIG; everywhere end of file on standard input, a pipe whose other end only the
+    stage has open. A pod runs no stage beside the ranks and needs neither.
+    """
     if os.environ.get(PARENT_PIPE) != "stdin":
         return
     if sys.platform == "linux":
