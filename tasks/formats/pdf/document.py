@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tasks.formats.documents.layout import PageScore, Piece
-from tasks.formats.pdf.characters import RawPage
+from tasks.formats.pdf.characters import RawPage, displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import health
 from tasks.formats.pdf.joining import joined
@@ -19,7 +19,6 @@ from tasks.formats.pdf.reader import Limits, opened, pages, title_of
 from tasks.formats.pdf.ruby import without_ruby
 from tasks.formats.pdf.running import without_running
 from tasks.formats.pdf.segments import Segment, segments
-from tasks.formats.pdf.turning import displayed
 
 _TITLE_CHARS = 300
 # Titles that programs put in by themselves.

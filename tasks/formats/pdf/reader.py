@@ -13,9 +13,8 @@ from typing import Any
 
 import pypdfium2.raw as pdfium
 
-from tasks.formats.pdf.characters import Char, Face, RawPage
+from tasks.formats.pdf.characters import Char, Face, RawPage, turn_of, upright
 from tasks.formats.pdf.fonts import Faces
-from tasks.formats.pdf.turning import turn_of, upright
 
 _EVERY = 4
 """Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
