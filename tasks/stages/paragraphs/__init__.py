@@ -1,11 +1,14 @@
 """Repeated paragraphs: looks for text that stands in several documents; drops and cuts nothing itself.
 
 Settings of the stage paragraphs. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `paragraphs`: documents -> repeated paragraphs.
 """
 
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import StageSpec
 
 
 class ParagraphsConfig(Config):
@@ -50,3 +53,17 @@ class ParagraphsConfig(Config):
                 "for no limit"
             )
         return self
+
+
+STAGES = (
+    StageSpec(
+        "paragraphs",
+        "tasks.stages.paragraphs.stage",
+        "paragraphs",
+        "corpus",
+        "paragraphs",
+        inputs={"extracted": "extracted"},
+        input_files={"extracted": ("documents/",)},
+        conditional=True,
+    ),
+)
