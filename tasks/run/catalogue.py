@@ -19,9 +19,9 @@ from tasks.stages import estimate as estimate
 from tasks.stages import evaluate as evaluate
 from tasks.stages import finetune as finetune
 from tasks.stages import paragraphs as paragraphs
+from tasks.stages import perplexity as perplexity
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.extract import wiring as extract
-from tasks.stages.perplexity import wiring as perplexity
 from tasks.stages.promote import wiring as promote
 from tasks.stages.reconcile import wiring as reconcile
 from tasks.stages.register import wiring as register

@@ -4,6 +4,8 @@ reference text -> reference -> estimate -> model files, ARPA file, cut points   
 texts -> words -> model                                                           (annotator tasks.filters.perplexity)
 
 Settings of the stage train_perplexity. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `train_perplexity`: reference text -> n-gram models.
 """
 
 from typing import Annotated, Literal
@@ -11,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.core.config import Config, absolute, duplicates
+from tasks.core.stage_spec import StageSpec
 from tasks.filters.language import UNDETERMINED
 
 ANY_LANGUAGE = UNDETERMINED
@@ -108,3 +111,16 @@ class PerplexityConfig(Config):
     def thresholds(self) -> tuple[int, ...]:
         """Pruning threshold of every order from 1 to `order`."""
         return (*self.prune, *[self.prune[-1]] * self.order)[: self.order]
+
+
+STAGES = (
+    StageSpec(
+        "train_perplexity",
+        "tasks.stages.perplexity.stage",
+        "perplexity",
+        "corpus",
+        "perplexity",
+        inputs={"extracted": "extracted"},
+        conditional=True,
+    ),
+)
