@@ -16,9 +16,8 @@ from tasks.formats.pdf.joining import joined
 from tasks.formats.pdf.lines import lines
 from tasks.formats.pdf.paragraphs import Block, Body, blocks
 from tasks.formats.pdf.reader import Limits, opened, pages, title_of
-from tasks.formats.pdf.ruby import without_ruby
 from tasks.formats.pdf.running import without_running
-from tasks.formats.pdf.segments import Segment, segments
+from tasks.formats.pdf.segments import Segment, segments, without_ruby
 
 _TITLE_CHARS = 300
 # Titles that programs put in by themselves.
