@@ -1,11 +1,14 @@
 """Stages compare and promote: whether a new model is surely better than the champion, and which one is the champion.
 
 Settings of the stages compare and promote. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stages compare and promote: a registered model and the last decision -> the champion.
 """
 
 from pydantic import Field
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import Previous, StageSpec
 from tasks.trainer.evaluation.config import EvaluateConfig
 
 
@@ -27,3 +30,29 @@ class PromoteConfig(Config):
     def active(self) -> bool:
         """Whether there is anything to do."""
         return self.enabled
+
+
+CHAMPION = Previous("champion", completed_by="champion")
+
+STAGES = (
+    StageSpec(
+        "compare",
+        "tasks.stages.promote.compare",
+        "promote",
+        "pretrain",
+        "comparison",
+        inputs={"model": "model", "shards": "shards", "tokenizer": "tokenizer"},
+        previous={"decided": CHAMPION},
+        conditional=True,
+    ),
+    StageSpec(
+        "promote",
+        "tasks.stages.promote.stage",
+        "promote",
+        "pretrain",
+        "champion",
+        inputs={"comparison": "comparison"},
+        previous={"decided": CHAMPION},
+        conditional=True,
+    ),
+)
