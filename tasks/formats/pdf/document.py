@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tasks.formats.documents.layout import PageScore, Piece
+from tasks.formats.pdf.blocks import Block, Body, blocks
 from tasks.formats.pdf.characters import RawPage, displayed
 from tasks.formats.pdf.columns import regions
 from tasks.formats.pdf.health import health
 from tasks.formats.pdf.joining import joined
 from tasks.formats.pdf.lines import lines
-from tasks.formats.pdf.paragraphs import Block, Body, blocks
 from tasks.formats.pdf.reader import Limits, opened, pages, title_of
 from tasks.formats.pdf.running import without_running
 from tasks.formats.pdf.segments import Segment, segments, without_ruby

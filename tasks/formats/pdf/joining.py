@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from tasks.formats.documents.layout import Piece
 from tasks.formats.documents.text import clean
-from tasks.formats.pdf.paragraphs import END, Block
+from tasks.formats.pdf.blocks import END, Block
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _LAST = re.compile(r"([^\W\d_]+(?:-[^\W\d_]+)*)-$")

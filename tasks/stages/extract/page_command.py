@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from tasks.core.errors import InputError
-from tasks.formats.pdf.paragraphs import KINDS, Block
+from tasks.formats.pdf.blocks import KINDS, Block
 
 _MAX_OUTPUT = 16 << 20
 
