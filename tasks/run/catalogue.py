@@ -23,9 +23,9 @@ from tasks.stages import perplexity as perplexity
 from tasks.stages import promote as promote
 from tasks.stages import reconcile as reconcile
 from tasks.stages import register as register
+from tasks.stages import repeats as repeats
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.extract import wiring as extract
-from tasks.stages.repeats import wiring as repeats
 from tasks.stages.spans import wiring as spans
 from tasks.stages.takedown import wiring as takedown
 from tasks.stages.tokens import wiring as tokens

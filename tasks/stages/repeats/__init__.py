@@ -3,11 +3,14 @@
 shards (train), spans -> repeats/<shard>.parquet   (which tokens of each document stand elsewhere, too)
 
 Settings of the stage `repeats`. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `repeats`: token shards and their suffix arrays -> long repeats.
 """
 
 from pydantic import Field
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import StageSpec
 
 
 class RepeatsConfig(Config):
@@ -26,3 +29,16 @@ class RepeatsConfig(Config):
     def active(self) -> bool:
         """Whether the stage runs."""
         return self.enabled
+
+
+STAGES = (
+    StageSpec(
+        "repeats",
+        "tasks.stages.repeats.stage",
+        "repeats",
+        "tokens",
+        "repeats",
+        inputs={"shards": "shards", "spans": "spans", "tokenizer": "tokenizer"},
+        conditional=True,
+    ),
+)
