@@ -3,11 +3,14 @@
 shards (train) -> spans/<group>.arrow   (where every suffix of the training tokens begins, in lexicographic order)
 
 Settings of the stage `spans`. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stage `spans`: token shards -> suffix arrays.
 """
 
 from pydantic import Field
 
 from tasks.core.config import Config
+from tasks.core.stage_spec import StageSpec
 
 
 class SpansConfig(Config):
@@ -23,3 +26,17 @@ class SpansConfig(Config):
     def active(self) -> bool:
         """Whether the stage runs."""
         return self.enabled
+
+
+STAGES = (
+    StageSpec(
+        "spans",
+        "tasks.stages.spans.stage",
+        "spans",
+        "tokens",
+        "spans",
+        inputs={"shards": "shards"},
+        input_files={"shards": ("shards/",)},
+        conditional=True,
+    ),
+)
