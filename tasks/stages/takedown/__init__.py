@@ -1,6 +1,8 @@
 """The stage `takedown`: what is not to be crawled, kept and trained on any more, and what has read it so far.
 
 Settings of the stage `takedown`: one request, as a form or the shell gives it. Imports pydantic only.
+
+Wiring of the stage `takedown`: a request and the takedowns before it -> all tombstones in force, and a report.
 """
 
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config, Problems
+from tasks.core.stage_spec import Previous, StageSpec
 
 MOST_LINES = 10_000
 """Lines of one field of a request."""
@@ -74,3 +77,17 @@ class TakedownConfig(Config):
 def dated(moment: datetime) -> Mapping[str, str]:
     """Returns the overrides of a request at a moment."""
     return {"takedown.date": moment.isoformat(timespec="seconds")}
+
+
+STAGES = (
+    StageSpec(
+        "takedown",
+        "tasks.stages.takedown.stage",
+        "takedown",
+        "takedown",
+        "takedown",
+        previous={"warc": Previous("warc", completed_by="warc")},
+        previous_if="takedown.from_crawl",
+        takedowns="previous",
+    ),
+)
