@@ -26,9 +26,9 @@ from tasks.stages import register as register
 from tasks.stages import repeats as repeats
 from tasks.stages import spans as spans
 from tasks.stages import takedown as takedown
+from tasks.stages import tokens as tokens
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.extract import wiring as extract
-from tasks.stages.tokens import wiring as tokens
 from tasks.stages.train import wiring as train
 
 _WIRINGS = (

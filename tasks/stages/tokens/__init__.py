@@ -5,6 +5,8 @@ documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow 
 shards -> pack -> plan/<source>.parquet                                           (where each sequence lies)
 
 Settings of the stages tokenizer, encode and pack. Imports pydantic only, for the Airflow dag-processor.
+
+Wiring of the stages tokenizer, encode and pack: kept documents -> token shards and plan.
 """
 
 from typing import Annotated, Literal
@@ -12,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from tasks.core.config import Config, absolute, duplicates
+from tasks.core.stage_spec import StageSpec
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 
@@ -104,3 +107,39 @@ class PackConfig(Config):
     leave_out_repeats: bool = Field(default=False, exclude_if=lambda leaves: not leaves)
     """Leave out the tokens of long repeats (`[repeats]`), except where each stands first. What is left of a document
     before and after is packed like documents of their own."""
+
+
+KEPT = ("kept/",)
+"""Folder of `documents` that is read: rejected documents do not affect the tokens."""
+
+STAGES = (
+    StageSpec(
+        "tokenizer",
+        "tasks.stages.tokens.bpe",
+        "tokenizer",
+        "tokens",
+        "tokenizer",
+        inputs={"documents": "documents"},
+        input_files={"documents": KEPT},
+    ),
+    StageSpec(
+        "encode",
+        "tasks.stages.tokens.encode",
+        "encode",
+        "tokens",
+        "shards",
+        inputs={"documents": "documents", "tokenizer": "tokenizer"},
+        input_files={"documents": KEPT},
+    ),
+    StageSpec(
+        "pack",
+        "tasks.stages.tokens.pack",
+        "pack",
+        "tokens",
+        "plan",
+        asset="tokens",
+        inputs={"shards": "shards"},
+        optional_inputs={"repeats": "repeats"},
+        takedowns="takedowns",
+    ),
+)
