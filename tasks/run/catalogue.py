@@ -27,9 +27,9 @@ from tasks.stages import repeats as repeats
 from tasks.stages import spans as spans
 from tasks.stages import takedown as takedown
 from tasks.stages import tokens as tokens
+from tasks.stages import train as train
 from tasks.stages.crawl import wiring as crawl
 from tasks.stages.extract import wiring as extract
-from tasks.stages.train import wiring as train
 
 _WIRINGS = (
     *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
