@@ -1,21 +1,13 @@
-"""Metrics of every step: written by rank 0 as JSON lines, and read while they grow.
+"""Logs of a run: JSON lines in its folder, of steps, skipped steps, faults and starts, also read while they grow.
 
 `metrics.jsonl` has one object per line: step (0-based, as the order counts), loss (nats per token, null if the step was
 skipped), lr, grad_norm, tokens (trained on so far), and others that depend on clock and machine: tokens_per_s, step_s,
 data_wait (share of the step), memory_gib, and on a GPU mfu and gpu/... (see `telemetry`). A step after which held-out
-text was measured has bpb and bpb/<source>, too (null where not finite), and heldout_s. `skipped.jsonl` has a line for
-every step that was not taken: reason, loss, gradient norm and the document slices of its batch.
+text was measured has bpb and bpb/<source>, too (null where not finite), and heldout_s.
 
-Faults of a run: poisoned documents, rolled-back steps, corrupt or slow ranks, checkpoints, preemptions.
-
-Each is a line of `faults.jsonl` in the run's folder, {kind, step, what, do}, and of the log. A fault that a restart
-meets again when it repeats a step is one line. Several processes append: rank 0, the agent, and the stage.
-
-Starts of a run's ranks, `starts.jsonl`: one line for each, also those after a crash.
-
-A line has step (the first that is trained), at (UTC), host, ranks, device, peak_flops (dense bf16 FLOP/s of one
-device; null where it is not known), flops_per_token (at the sequence length), tokens_per_step, parameters (of the
-model) and layout (what of it is no default; null where every rank has the whole model).
+`skipped.jsonl` has a line for every step that was not taken: reason, loss, gradient norm and the document slices of its
+batch. `starts.jsonl` has one for each start of the ranks, also those after a crash. Rank 0 writes these; `faults.jsonl`
+is appended to by rank 0, the agent and the stage.
 """
 
 import json
@@ -34,15 +26,12 @@ missing."""
 _HELDOUT = "bpb"
 _TAIL_BYTES = 1 << 16
 """More than two lines take."""
-
-
-def repeated(line: Mapping[str, Any]) -> list[str]:
-    """Returns the fields of a line that are equal when a run is repeated: `DETERMINISTIC`, and those of held-out text.
-
-    >>> repeated({"step": 1, "loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9, "step_s": 0.2, "bpb/web": 1.5})
-    ['step', 'loss', 'lr', 'grad_norm', 'tokens', 'bpb/web']
-    """
-    return [*DETERMINISTIC, *(name for name in line if name.partition("/")[0] == _HELDOUT)]
+log = logging.getLogger(__name__)
+FAULTS = "faults.jsonl"
+POISON, ROLLBACK, CORRUPTION, SLOW_RANK = "poison", "rollback", "corruption", "slow_rank"
+CHECKPOINT, PREEMPTION = "checkpoint", "preemption"
+FAULT_KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK, CHECKPOINT, PREEMPTION)
+STARTS = "starts.jsonl"
 
 
 class StepLog:
@@ -91,6 +80,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def repeated(line: Mapping[str, Any]) -> list[str]:
+    """Returns the fields of a line that are equal when a run is repeated: `DETERMINISTIC`, and those of held-out text.
+
+    >>> repeated({"step": 1, "loss": 2.0, "lr": 0.1, "grad_norm": 1.0, "tokens": 9, "step_s": 0.2, "bpb/web": 1.5})
+    ['step', 'loss', 'lr', 'grad_norm', 'tokens', 'bpb/web']
+    """
+    return [*DETERMINISTIC, *(name for name in line if name.partition("/")[0] == _HELDOUT)]
+
+
 def proven_steps(path: Path) -> int:
     """Returns how many steps from 0 on a file of steps has, each once and in order, before the first gap."""
     steps = [line["step"] for line in read_metrics(path)]
@@ -132,16 +130,11 @@ class MetricsTail:
                     yield values
 
 
-log = logging.getLogger(__name__)
-
-FAULTS = "faults.jsonl"
-POISON, ROLLBACK, CORRUPTION, SLOW_RANK = "poison", "rollback", "corruption", "slow_rank"
-CHECKPOINT, PREEMPTION = "checkpoint", "preemption"
-FAULT_KINDS = (POISON, ROLLBACK, CORRUPTION, SLOW_RANK, CHECKPOINT, PREEMPTION)
-
-
 class Faults:
-    """The faults of a run, as one process reports them.
+    """The faults of a run, as one process reports them: poisoned documents, corrupt or slow ranks, ...
+
+    Each is a line of `faults.jsonl`, {kind, step, what, do}, and of the process's log. A fault that a restart meets
+    again when it repeats a step is one line.
 
     Args:
         out: folder of the run.
@@ -178,11 +171,13 @@ class Faults:
             file.write(json.dumps({"kind": kind, "step": step, "what": what, "do": do}) + "\n")
 
 
-STARTS = "starts.jsonl"
-
-
 def write_start(folder: Path, line: dict[str, Any]) -> None:
-    """Appends a line to the file in a run's folder."""
+    """Appends a line to the file in a run's folder.
+
+    A line has step (the first that is trained), at (UTC), host, ranks, device, peak_flops (dense bf16 FLOP/s of one
+    device; null where it is not known), flops_per_token (at the sequence length), tokens_per_step, parameters (of the
+    model) and layout (what of it is no default; null where every rank has the whole model).
+    """
     with (folder / STARTS).open("a") as file:
         file.write(json.dumps(line) + "\n")
 

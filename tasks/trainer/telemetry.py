@@ -1,12 +1,7 @@
 """Values of a step that only its rank can measure: MFU, memory, counters of the GPU.
 
-Writes the start of the ranks into the run's folder (`starts`). Memory and counters are those of this rank's device; MFU
-counts all ranks.
-
-Counters of a GPU from NVML, the library of NVIDIA's driver (`libnvidia-ml.so.1`).
-
-Read by ctypes: the library comes with the driver, and five of its functions are needed. A counter that the GPU or the
-driver does not have is left out.
+Writes the start of the ranks into the run's folder (`starts.jsonl`). Memory and counters are those of this rank's
+device; MFU counts all ranks.
 """
 
 import ctypes
@@ -30,6 +25,11 @@ from tasks.trainer.planning.config import peak_flops
 SAMPLE_S = 5.0
 """Seconds between two readings of the GPU's counters: they are means over a part of a second, and not of the step."""
 GIB = 2**30
+LIBRARY = "libnvidia-ml.so.1"
+_TEMPERATURE_GPU, _CLOCK_SM = 0, 1
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+"""Reasons for a lower clock that are a fault of the machine: hardware slowdown, heat (by software or hardware), power
+brake. The usual power cap is none of them."""
 
 
 class Telemetry:
@@ -66,7 +66,7 @@ class Telemetry:
         """Returns the values of a step that took `seconds`.
 
         Returns:
-            mfu: see `tasks.trainer.model.shape`, at the sequence length and with padding; left out where no peak is known.
+            mfu: see `model.shape`, at the sequence length and with padding; left out where no peak is known.
             memory_gib: most that this rank has had so far: allocated by torch on a GPU, resident on a CPU.
             gpu/...: counters of NVML (`Nvml.counters`), every `SAMPLE_S` seconds, where there is a GPU.
         """
@@ -86,19 +86,11 @@ class Telemetry:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-LIBRARY = "libnvidia-ml.so.1"
-_TEMPERATURE_GPU, _CLOCK_SM = 0, 1
-SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons for a lower clock that are a fault of the machine: hardware slowdown, heat (by software or hardware), power
-brake. The usual power cap is none of them."""
-
-
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
-
-
 class Nvml:
-    """The counters of one GPU.
+    """The counters of one GPU from NVML, the library of NVIDIA's driver (`libnvidia-ml.so.1`).
+
+    Read by ctypes: the library comes with the driver, and five of its functions are needed. A counter that the GPU or
+    the driver does not have is left out.
 
     Args:
         library: the library, already initialised.
@@ -154,3 +146,7 @@ class Nvml:
         except AttributeError:  # an older driver
             return False
         return bool(called(self._device, *constants, ctypes.byref(target)) == 0)
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]

@@ -1,9 +1,4 @@
-"""Settings of a plan. Imports pydantic only, for the Airflow dag-processor.
-
-GPUs: peak rates and memory, by the words of the name that CUDA reports.
-
-Imports nothing but Python's own modules.
-"""
+"""Settings of a plan, and the peak rates and memory of GPUs. Imports pydantic only, for the Airflow dag-processor."""
 
 import re
 
@@ -40,7 +35,6 @@ NVIDIA H200 Tensor Core GPU                    - | 1,979 SXM, 1,671 NVL
 NVIDIA GH200 Grace Hopper Superchip            990 | 1,979
 NVIDIA Blackwell: HGX B200; GB200 NVL72        - | 4,500; 5,000, per GPU
 """
-
 MEMORY_GB = {
     "A100": 80,
     "A10G": 24,
@@ -58,19 +52,6 @@ MEMORY_GB = {
     "GB200": 186,
 }
 """Memory in 10^9 bytes, from the same data sheets; of an A100 the larger one of two."""
-
-
-def peak_flops(device: str) -> float | None:
-    """Returns the dense bf16 FLOP/s of a GPU by its name.
-
-    None where it is not known: that of a CPU, of other cards, and of a part of a card (MIG).
-
-    >>> peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("AMD EPYC")
-    (989000000000000.0, 756000000000000.0, None)
-    """
-    words = set(re.split(r"[\s-]+", device))
-    fitting = [name for name in PEAKS if set(name.split()) <= words and "MIG" not in words]
-    return PEAKS[max(fitting, key=len)] if fitting else None
 
 
 class Region(Config):
@@ -151,3 +132,16 @@ class PlanConfig(Config):
         if wrong:
             raise Problems(wrong)
         return self
+
+
+def peak_flops(device: str) -> float | None:
+    """Returns the dense bf16 FLOP/s of a GPU by its name.
+
+    None where it is not known: that of a CPU, of other cards, and of a part of a card (MIG).
+
+    >>> peak_flops("NVIDIA H200"), peak_flops("NVIDIA H100 PCIe"), peak_flops("AMD EPYC")
+    (989000000000000.0, 756000000000000.0, None)
+    """
+    words = set(re.split(r"[\s-]+", device))
+    fitting = [name for name in PEAKS if set(name.split()) <= words and "MIG" not in words]
+    return PEAKS[max(fitting, key=len)] if fitting else None

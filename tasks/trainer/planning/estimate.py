@@ -1,13 +1,4 @@
-"""The estimate of a run: a nested table of numbers, from settings alone.
-
-The layout that fits: the simplest one in which a step's tensors fit into the memory of a GPU.
-
-How often to save, where a run is interrupted now and then.
-
-With d the seconds that a checkpoint delays the run and M the mean time between failures, the time lost is least at
-about sqrt(2 d M) (Young 1974, "A first order approximation to the optimum checkpoint interval"); Daly 2006 ("A higher
-order estimate of the optimum checkpoint interval for restart dumps", equation 37) adds terms for a d that is not small.
-"""
+"""The estimate of a run, from settings alone: FLOPs, time, memory, the layout that fits, checkpoints, cost."""
 
 import math
 from collections.abc import Iterator
@@ -24,6 +15,11 @@ from tasks.trainer.planning.measured import Measured
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
 """Of one rank, where the plan does not say what a checkpoint takes."""
+MOST_RANKS = 1 << 14
+TENSOR = (1, 2, 4, 8)
+"""Degrees of tensor parallelism: not more than the GPUs of one machine, since it communicates in every layer."""
+PIPELINE = (1, 2, 4, 8, 16)
+RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
 
 
 def estimate(
@@ -137,11 +133,31 @@ def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: Shape, ranks: int, s
     }
 
 
-MOST_RANKS = 1 << 14
-TENSOR = (1, 2, 4, 8)
-"""Degrees of tensor parallelism: not more than the GPUs of one machine, since it communicates in every layer."""
-PIPELINE = (1, 2, 4, 8, 16)
-RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
+def best_interval(delay_s: float, mtbf_s: float) -> float:
+    """Returns the seconds of training between two checkpoints with which the least time is lost.
+
+    With d the seconds that a checkpoint delays the run and M the mean time between failures, that is about sqrt(2 d M)
+    (Young 1974, "A first order approximation to the optimum checkpoint interval"); Daly 2006 ("A higher order estimate
+    of the optimum checkpoint interval for restart dumps", equation 37) adds terms for a d that is not small.
+
+    >>> round(best_interval(10, 36_000)), round((2 * 10 * 36_000) ** 0.5)
+    (842, 849)
+    """
+    if delay_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = delay_s / (2 * mtbf_s)
+    return math.sqrt(2 * delay_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - delay_s
+
+
+def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: float) -> float:
+    """Returns the time lost to checkpoints and failures as a share of that of the training (Young's first order).
+
+    Checkpoints take d of every interval; a failure loses half an interval and the restart.
+
+    >>> round(lost_share(842, 10, 300, 36_000), 4)
+    0.0319
+    """
+    return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
 def layout_that_fits(run: TrainConfig, shape: Shape, seq_len: int, memory: float, ranks: int) -> Layout | None:
@@ -182,26 +198,3 @@ def _possible(layout: Layout, run: TrainConfig, shape: Shape, seq_len: int) -> b
     except RecipeError:
         return False
     return True
-
-
-def best_interval(delay_s: float, mtbf_s: float) -> float:
-    """Returns the seconds of training between two checkpoints, after Daly.
-
-    >>> round(best_interval(10, 36_000)), round((2 * 10 * 36_000) ** 0.5)
-    (842, 849)
-    """
-    if delay_s >= 2 * mtbf_s:
-        return mtbf_s
-    ratio = delay_s / (2 * mtbf_s)
-    return math.sqrt(2 * delay_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - delay_s
-
-
-def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Returns the time lost to checkpoints and failures as a share of that of the training (Young's first order).
-
-    Checkpoints take d of every interval; a failure loses half an interval and the restart.
-
-    >>> round(lost_share(842, 10, 300, 36_000), 4)
-    0.0319
-    """
-    return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s

@@ -1,7 +1,4 @@
-"""A plan and its comparison with the run, as Markdown that is also readable in a terminal.
-
-What was planned against what came true, row by row.
-"""
+"""The plan of a run as a table, and row by row against what came true: Markdown that is also readable in a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

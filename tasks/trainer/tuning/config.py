@@ -1,7 +1,4 @@
-"""Settings of the stage `finetune`. Imports pydantic only, for the Airflow dag-processor.
-
-What a fine-tuning can use of a place: one node, whose ranks have the whole model each. Imports pydantic only.
-"""
+"""Settings of the stage `finetune`, and what it can use of a place. Imports pydantic only, for the dag-processor."""
 
 import re
 from collections.abc import Iterator
@@ -14,6 +11,9 @@ from tasks.trainer.config import LoraConfig, ModelConfig, OptimConfig, TrainConf
 from tasks.trainer.place import Layout
 
 _BASE = re.compile(r"[a-z][a-z0-9_-]*/(checkpoint|finetuned)@[A-Za-z0-9][A-Za-z0-9._-]*")
+_REMEDY = (
+    "a fine-tuning has all of the model on each rank of one node: leave it out, or fine-tune in a recipe without it"
+)
 
 
 class FinetuneConfig(Config):
@@ -75,11 +75,6 @@ class FinetuneConfig(Config):
         same = ("optim", "steps", "batch_size", "microbatch", "precision", "threads", "seed", "checkpoint_every")
         values = {name: getattr(self, name) for name in (*same, "milestones")}
         return TrainConfig(model=model, init_seed=self.seed, **values)
-
-
-_REMEDY = (
-    "a fine-tuning has all of the model on each rank of one node: leave it out, or fine-tune in a recipe without it"
-)
 
 
 def beyond(layout: Layout | None, nodes: int) -> Iterator[str]:

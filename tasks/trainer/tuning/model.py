@@ -1,12 +1,6 @@
-"""The model of a fine-tuning: the base's weights, with what the method adds to them.
+"""The model of a fine-tuning: the base's weights, with what the method adds to them; the loss of preferences.
 
 Reads the `model.safetensors` of the base.
-
-Direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
-
-For a pair of texts with one prompt, -log sigmoid(beta ((log p(chosen) - log r(chosen)) - (log p(rejected) - log
-r(rejected)))), where p is the model that is trained, r the frozen reference that it began as, and log p(text) the sum
-over the tokens to learn.
 """
 
 from collections.abc import Iterator
@@ -27,8 +21,58 @@ from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.tuning.lora import adapters, attach, freeze, merged_weights
 
 
+def build_tuned(spec: TrainSpec) -> Transformer:
+    """Returns the model in fp32; it computes what the base does, but for the rounding of 4-bit weights.
+
+    Its parameters, and its state, are what is trained: all weights, or the adapters alone.
+
+    Raises:
+        InputError: the base's weights cannot be read, or are not what the specification says.
+    """
+    tuning, config = spec.tuning, spec.run.model
+    assert tuning is not None
+    assert spec.initial is not None
+    if tuning.loss == "dpo":
+        model: Transformer = PreferenceTransformer(config, tuning.vocab_size, tuning.beta)
+    else:
+        model = Transformer(config, tuning.vocab_size)
+    load_initial(lambda file: _load(model, file), spec.initial)
+    if tuning.lora:
+        attach(model, tuning.lora, spec.run.init_seed)
+    if isinstance(model, PreferenceTransformer):
+        model.keep_reference()
+    return model
+
+
+def merged_bytes(spec: TrainSpec) -> bytes:
+    """Returns the safetensors file of the whole model after the last step, its adapters added to the base.
+
+    Reads the last checkpoint in the run's folder.
+
+    Raises:
+        InputError: as `build_tuned`; or the checkpoint does not verify.
+    """
+    folder = Path(spec.out) / "checkpoints" / name_of(spec.run.steps)
+    if not is_whole(folder):
+        raise InputError(f"{folder} is no whole checkpoint", "run the stage again")
+    verify(folder)
+    model = build_tuned(spec)
+    model.load_state_dict(load_file(folder / MODEL))
+    content: bytes = save(merged_weights(model))
+    return content
+
+
+def _load(model: Transformer, file: Path) -> None:
+    model.load_state_dict(load_file(file))
+
+
 class PreferenceTransformer(Transformer):
-    """A model that learns from pairs: documents 0 and 1 of a sequence are chosen and rejected, 2 and 3, and so on.
+    """A model that learns by direct preference optimisation (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
+
+    For a pair of texts with one prompt the loss is -log sigmoid(beta ((log p(chosen) - log r(chosen)) - (log
+    p(rejected) - log r(rejected)))), where p is the model that is trained, r the frozen reference that it began as, and
+    log p(text) the sum over the tokens to learn. Documents 0 and 1 of a sequence are chosen and rejected, 2 and 3, and
+    so on.
 
     The reference is the model itself without its adapters or, where it has none, a frozen copy of its weights.
     """
@@ -101,48 +145,3 @@ def _per_document(values: Tensor, documents: Tensor) -> Tensor:
     """Returns the sums of float32 [batch, positions] by document, with an even number of documents."""
     count = (int(documents.max()) // 2 + 1) * 2
     return torch.zeros(len(values), count, device=values.device).scatter_add(1, documents, values)
-
-
-def build_tuned(spec: TrainSpec) -> Transformer:
-    """Returns the model in fp32; it computes what the base does, but for the rounding of 4-bit weights.
-
-    Its parameters, and its state, are what is trained: all weights, or the adapters alone.
-
-    Raises:
-        InputError: the base's weights cannot be read, or are not what the specification says.
-    """
-    tuning, config = spec.tuning, spec.run.model
-    assert tuning is not None
-    assert spec.initial is not None
-    if tuning.loss == "dpo":
-        model: Transformer = PreferenceTransformer(config, tuning.vocab_size, tuning.beta)
-    else:
-        model = Transformer(config, tuning.vocab_size)
-    load_initial(lambda file: _load(model, file), spec.initial)
-    if tuning.lora:
-        attach(model, tuning.lora, spec.run.init_seed)
-    if isinstance(model, PreferenceTransformer):
-        model.keep_reference()
-    return model
-
-
-def _load(model: Transformer, file: Path) -> None:
-    model.load_state_dict(load_file(file))
-
-
-def merged_bytes(spec: TrainSpec) -> bytes:
-    """Returns the safetensors file of the whole model after the last step, its adapters added to the base.
-
-    Reads the last checkpoint in the run's folder.
-
-    Raises:
-        InputError: as `build_tuned`; or the checkpoint does not verify.
-    """
-    folder = Path(spec.out) / "checkpoints" / name_of(spec.run.steps)
-    if not is_whole(folder):
-        raise InputError(f"{folder} is no whole checkpoint", "run the stage again")
-    verify(folder)
-    model = build_tuned(spec)
-    model.load_state_dict(load_file(folder / MODEL))
-    content: bytes = save(merged_weights(model))
-    return content
