@@ -18,8 +18,7 @@ import fastwarc
 from fastwarc import WarcRecordType
 
 from tasks.formats.warc.inflated import Inflated
-from tasks.formats.warc.payload import Digest
-from tasks.formats.warc.record import Damage, Reason, Record, read_record
+from tasks.formats.warc.record import Damage, Digest, Reason, Record, read_record
 
 _GZIP = b"\x1f\x8b\x08"
 _LONGEST_LINE = 1 << 16

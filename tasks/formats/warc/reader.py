@@ -15,8 +15,7 @@ from fastwarc import WarcRecordType
 
 from tasks.formats.warc.arc import is_arc, read_arc
 from tasks.formats.warc.bounds import UNKNOWN, Bounds
-from tasks.formats.warc.payload import Digest
-from tasks.formats.warc.record import CAPTURES, Damage, Reason, Record, read_record, unread
+from tasks.formats.warc.record import CAPTURES, Damage, Digest, Reason, Record, read_record, unread
 from tasks.formats.warc.resync import BOUNDARY, Opening
 
 _HEADER_ERROR = "Invalid WARC header"

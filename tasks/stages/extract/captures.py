@@ -14,9 +14,8 @@ from typing import BinaryIO
 from fastwarc import WarcRecordType
 
 from tasks.formats.documents.text import clean
-from tasks.formats.warc.payload import Digest
 from tasks.formats.warc.reader import read_records
-from tasks.formats.warc.record import PAGE_STATUSES, Damage, Record
+from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.config import ExtractConfig

@@ -21,7 +21,7 @@ from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
 from tasks.formats.documents.packing import ZIP, other_kind
 from tasks.formats.documents.text import clean
-from tasks.formats.warc.payload import payload_digest, quick_digest
+from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract import beside
 from tasks.stages.extract.captures import read_warc

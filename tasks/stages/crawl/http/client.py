@@ -15,7 +15,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import NamedTuple
 
-from tasks.formats.warc.payload import payload_digest
+from tasks.formats.warc.record import payload_digest
 from tasks.formats.web.content_encoding import ACCEPTED_CODINGS
 from tasks.formats.web.url import authority, host_and_port, target
 from tasks.stages.crawl.config import CrawlConfig

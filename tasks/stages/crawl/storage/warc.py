@@ -23,7 +23,7 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 from isal import isal_zlib
 
-from tasks.formats.warc.payload import payload_digest, sha1_label
+from tasks.formats.warc.record import payload_digest, sha1_label
 from tasks.formats.web.url import authority, split_port, target
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.fetchlist import Earlier

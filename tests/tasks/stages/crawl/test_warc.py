@@ -14,7 +14,7 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.warc.archive import capture_at, captures, index_entry
-from tasks.formats.warc.payload import payload_digest
+from tasks.formats.warc.record import payload_digest
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.fetchlist import Earlier
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix, surt

@@ -13,7 +13,7 @@ from pathlib import Path
 import brotli
 import pytest
 
-from tasks.formats.warc.payload import payload_digest
+from tasks.formats.warc.record import payload_digest
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 from tasks.stages.extract.captures import read_warc
