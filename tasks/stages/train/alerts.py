@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from tasks.stages.train.report import percentiles
 from tasks.trainer.logs import FAULT_KINDS
 
 STALL_S = 60.0
@@ -189,16 +190,3 @@ class Watch:
         if kind not in self.open:
             self.open[kind] = Alert(kind, step, what, do)
             yield self.open[kind]
-
-
-def percentiles(seconds: list[float]) -> dict[str, float]:
-    """Returns the nearest-rank percentiles of step times: step_s/p50, /p90, /p99 and /max; {} without any.
-
-    >>> percentiles([0.1, 0.2, 0.3, 9.0])
-    {'step_s/p50': 0.2, 'step_s/p90': 9.0, 'step_s/p99': 9.0, 'step_s/max': 9.0}
-    """
-    ordered = sorted(seconds)
-    if not ordered:
-        return {}
-    ranks = {f"step_s/p{share}": -(-len(ordered) * share // 100) for share in (50, 90, 99)}
-    return {**{name: ordered[rank - 1] for name, rank in ranks.items()}, "step_s/max": ordered[-1]}

@@ -19,7 +19,6 @@ from markupsafe import Markup
 from tasks.core.pages import template
 from tasks.core.terminal import duration
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.train.alerts import percentiles
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.model.shape import Shape, attended_length, flops_per_token
 from tasks.trainer.spec import epochs
@@ -162,6 +161,19 @@ def _speed(metrics: Lines, starts: Lines) -> dict[str, Any]:
         found["memory_gib"] = max(memory)
     newest = starts[-1] if starts else {}
     return found | {name: newest.get(name) for name in ("ranks", "device", "peak_flops")}
+
+
+def percentiles(seconds: list[float]) -> dict[str, float]:
+    """Returns the nearest-rank percentiles of step times: step_s/p50, /p90, /p99 and /max; {} without any.
+
+    >>> percentiles([0.1, 0.2, 0.3, 9.0])
+    {'step_s/p50': 0.2, 'step_s/p90': 9.0, 'step_s/p99': 9.0, 'step_s/max': 9.0}
+    """
+    ordered = sorted(seconds)
+    if not ordered:
+        return {}
+    ranks = {f"step_s/p{share}": -(-len(ordered) * share // 100) for share in (50, 90, 99)}
+    return {**{name: ordered[rank - 1] for name, rank in ranks.items()}, "step_s/max": ordered[-1]}
 
 
 def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, Any]:
