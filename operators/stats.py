@@ -37,7 +37,7 @@ def alert(artifact: str, kind: str) -> None:
 
     Args:
         artifact: id of the one that the training makes ("demo/checkpoint@dev").
-        kind: of `tasks.stages.train.alerts`.
+        kind: of `tasks.stages.train.monitor`.
     """
     stats.gauge("sluice.alert", int(time.time()), tags={**_labels(artifact), "kind": kind})
 

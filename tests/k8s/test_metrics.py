@@ -8,7 +8,7 @@ import socket
 import pytest
 import yaml
 
-from tasks.stages.train import alerts
+from tasks.stages.train import monitor
 from tests.k8s.conftest import K8S
 from tests.k8s.statsd import mapped, sample
 
@@ -179,7 +179,7 @@ def test_an_alert_that_a_triggerer_reads_in_the_log_of_a_pod_becomes_the_series_
     assert (made.labels["recipe"], made.labels["kind"]) == ("demo", "data_wait")
     asked = {name: expression for name, expression in expressions() if name.startswith("Training")}
     named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r'kind=~?"([^"]*)"', " ".join(asked.values())))))
-    assert named == set(alerts.KINDS)
+    assert named == set(monitor.KINDS)
 
 
 def test_metrics_are_off_until_the_environment_says_on(airflow_db, monkeypatch):

@@ -5,26 +5,212 @@ warning into the log, as the metric `alert/<kind>` (1 from its step on, 0 from i
 `.alerts/<step>-<kind>.json` ({kind, step, what, do, at, fingerprint}) into the artifact's folder, where it can be read
 during the run and is removed when the artifact is committed. Sends `report.html` to the tracker at the end, however the
 run ends.
+
+Alerts of a training run: from the values of its steps and the clock, what a person should look at now.
+
+    stall      no new step for `STALL_S`, or ten times the median step if that is longer; before the first step and
+               after the last one, where checkpoints are read and written, for `FIRST_S`
+    spike      a step was skipped: its loss or gradient was not finite, or its loss far above those before
+    data_wait  steps wait for their data a tenth of the time
+    slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
+
+and what the processes of the run report (`tasks.trainer.logs`):
+
+    poison     documents have spoilt a step and are blank from then on
+    rollback   the run went back to a checkpoint and passes over some steps
+    corruption a rank computed or kept something else than it should
+    slow_rank  a rank computes a step for longer than the others
+    checkpoint a checkpoint is damaged, or a location takes none
+    preemption the machine will be taken away
+
+An alert is raised once, and again only after it has ended. `data_wait` and `slow` are judged by medians over `RECENT`
+steps that took `RECENT_S` or longer together: of what lasts some seconds nobody has to know, and a laptop has such
+seconds often. Pure functions of what they are given; nothing is read or written here.
 """
 
 import json
 import logging
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import report
-from tasks.stages.train.alerts import RECENT, Alert, Watch
+from tasks.stages.train.report import percentiles
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, proven_steps, read_metrics, read_starts
+from tasks.trainer.logs import FAULT_KINDS, FAULTS, METRICS, SKIPPED, proven_steps, read_metrics, read_starts
+
+STALL_S = 60.0
+STALL_STEPS = 10.0
+FIRST_S = 600.0
+"""Before the first step after a start ranks import, connect, read their checkpoint and compile."""
+RECENT = 50
+RECENT_S = 60.0
+BEFORE = 1000
+"""Steps before the recent ones that these are compared with, at most."""
+WAITING, FLOWING = 0.1, 0.05
+"""Share of a step that raises `data_wait`, and the one below which it ends."""
+FALLEN, RECOVERED = 0.8, 0.9
+"""Share of the speed before that raises `slow`, and the one above which it ends."""
+CALM = 50
+"""Steps without another one after which a spike or a fault has ended."""
+KINDS = ("stall", "spike", "data_wait", "slow", *FAULT_KINDS)
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One episode: what was seen, at which step, and what to do about it. `what` and `do` have no full stop."""
+
+    kind: str
+    step: int
+    what: str
+    do: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} at step {self.step}: {self.what}. {self.do[0].upper()}{self.do[1:]}."
+
+
+class Watch:
+    """Watches one start of a run.
+
+    Args:
+        first_step: the step it begins with; values of earlier ones, which an earlier start has trained, are ignored.
+        steps: number of steps of the run.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, first_step: int, steps: int, now: float) -> None:
+        self.first_step, self.steps = first_step, steps
+        self.open: dict[str, Alert] = {}
+        self._step, self._at = first_step - 1, now
+        self._recent: deque[tuple[float, float, float]] = deque()
+        self._recent_s = 0.0
+        self._before: deque[float] = deque(maxlen=BEFORE)
+        self._last_skip = first_step
+        self._last_fault: dict[str, int] = {}
+
+    def step(self, step: int, values: Mapping[str, float], now: float, reason: str = "") -> Iterator[Alert]:
+        """Takes the values of a step; yields the alerts that it raises.
+
+        Args:
+            step: 0-based; ascending.
+            values: step_s, data_wait, tokens_per_s, and where they are known loss and mfu; without "loss" the step was
+                skipped.
+            now: as in the constructor.
+            reason: why it was skipped.
+        """
+        if step < self.first_step:
+            return
+        self._step, self._at = step, now
+        self.open.pop("stall", None)
+        yield from self._spike(step, "loss" not in values, reason)
+        for kind in [kind for kind, last in self._last_fault.items() if step - last > CALM]:
+            self.open.pop(kind, None)
+        if "step_s" in values:
+            speed = values.get("mfu", values["tokens_per_s"])
+            self._push(values["step_s"], values["data_wait"], speed)
+            yield from self._data_wait(step)
+            yield from self._slow(step, "MFU" if "mfu" in values else "tokens per second")
+
+    def fault(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
+        """Takes what has been reported (`tasks.trainer.logs`); yields the alert, once per episode of a kind."""
+        self._last_fault[kind] = step
+        yield from self._raised(kind, step, what, do)
+
+    def tick(self, now: float) -> Iterator[Alert]:
+        """Yields the alert of a run that makes no step any more, or does not end after its last one."""
+        silent, limit = now - self._at, self._limit()
+        if silent < limit:
+            return
+        after = f"since step {self._step}" if self._step >= self.first_step else "since the start"
+        missing = "no step" if self._step + 1 < self.steps else "no end"
+        yield from self._raised(
+            "stall",
+            self._step + 1,
+            f"{missing} for {silent:.0f} s {after}, where {limit:.0f} s are the most",
+            "look at the last lines of its log: ranks may wait for a lost one, for the store, or repeat steps after a "
+            "crash. Ended with SIGTERM, the run resumes from its newest checkpoint",
+        )
+
+    @property
+    def last_step(self) -> int:
+        """The newest step; the one before the first where there is none yet."""
+        return self._step
+
+    def speeds(self) -> dict[str, float]:
+        """Returns the percentiles of the recent steps: step_s/p50, /p90, /p99 and /max, in seconds."""
+        return percentiles([seconds for seconds, _, _ in self._recent])
+
+    def _limit(self) -> float:
+        if not self.first_step <= self._step < self.steps - 1:
+            return FIRST_S
+        steps = [seconds for seconds, _, _ in self._recent]
+        return max(STALL_S, STALL_STEPS * median(steps)) if steps else STALL_S
+
+    def _push(self, seconds: float, waited: float, speed: float) -> None:
+        self._recent.append((seconds, waited, speed))
+        self._recent_s += seconds
+        while len(self._recent) > RECENT and self._recent_s - self._recent[0][0] >= RECENT_S:
+            left, _, before = self._recent.popleft()
+            self._recent_s -= left
+            self._before.append(before)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._recent) >= RECENT and self._recent_s >= RECENT_S
+
+    def _spike(self, step: int, skipped: bool, reason: str) -> Iterator[Alert]:
+        if skipped:
+            self._last_skip = step
+            yield from self._raised(
+                "spike",
+                step,
+                f"the step was skipped ({reason or 'no reason given'})",
+                f"nothing if it stays at one; else see its pages with `trace step:{step}`, and lower optim.lr",
+            )
+        elif step - self._last_skip > CALM:
+            self.open.pop("spike", None)
+
+    def _data_wait(self, step: int) -> Iterator[Alert]:
+        share = median(waited for _, waited, _ in self._recent)
+        if share > WAITING and self._full:
+            yield from self._raised(
+                "data_wait",
+                step,
+                f"the median step waits {share:.0%} of its time for data",
+                "compare the store's latency and the processor's load with those of the beginning; the local cache "
+                "should be on a fast disk",
+            )
+        elif share < FLOWING:
+            self.open.pop("data_wait", None)
+
+    def _slow(self, step: int, name: str) -> Iterator[Alert]:
+        if not self._full or len(self._before) < RECENT:
+            return
+        before, now = median(self._before), median(speed for _, _, speed in self._recent)
+        if now < FALLEN * before:
+            yield from self._raised(
+                "slow",
+                step,
+                f"the median {name} of the last {len(self._recent)} steps is {now:,.4g}, before {before:,.4g}",
+                "look for another process on the machine, for gpu/slowed and gpu/clock_mhz, and for data_wait",
+            )
+        elif now > RECOVERED * before:
+            self.open.pop("slow", None)
+
+    def _raised(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
+        if kind not in self.open:
+            self.open[kind] = Alert(kind, step, what, do)
+            yield self.open[kind]
+
 
 log = logging.getLogger("sluice.train")
 alerts_log = logging.getLogger("sluice.alerts")

@@ -16,7 +16,7 @@ from tasks.core.errors import TransientError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
-from tasks.stages.train import alerts, report, stage
+from tasks.stages.train import monitor, report, stage
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import BUCKETS, chart, thinned
 from tasks.trainer.config import InitialSpec, TrainSpec
@@ -99,7 +99,7 @@ class Stopper(Tracker):
 def test_a_rank_that_hangs_is_a_stall_that_ends_with_its_next_step(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alerts, "STALL_S", 1.5)
+    monkeypatch.setattr(monitor, "STALL_S", 1.5)
     output, tracker = Output(Store(str(tmp_path)), ArtifactId("test/checkpoint", "dev"), "f" * 64), Stopper()
     output.listen(tracker)
     config, inputs = small_config(steps=100, checkpoint_every=100), {"shards": made.shards, "plan": made.plan}
