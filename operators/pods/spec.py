@@ -26,6 +26,7 @@ from tasks.core.errors import RecipeError
 from tasks.run.place import KubernetesPlace, all_filled
 from tasks.run.recipe import Recipe
 from tasks.trainer.model.shape import Shape
+from tasks.trainer.planning.estimate import estimate
 
 CONTAINER = "base"
 """Name of the stage's container; the provider's own name for it."""
@@ -238,8 +239,6 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     what it reads of the shards, as far as the cache keeps it.
     """
     train, layout, seq_len = recipe.train, recipe.place.train.layout, recipe.pack.seq_len
-    from tasks.trainer.planning.estimate import estimate  # NumPy, which a DAG file must not import
-
     shape = Shape.of(train.model, recipe.tokenizer.vocab_size)
     ranks = recipe.place.train.nproc * place.nodes
     saving = estimate(recipe.plan, train, shape, seq_len, layout, ranks)["checkpoints"]
