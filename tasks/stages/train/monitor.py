@@ -6,7 +6,7 @@ warning into the log, as the metric `alert/<kind>` (1 from its step on, 0 from i
 during the run and is removed when the artifact is committed. Sends `report.html` to the tracker at the end, however the
 run ends.
 
-Alerts of a training run: from the values of its steps and the clock, what a person should look at now.
+Alerts follow from the values of the steps and the clock (`Watch`):
 
     stall      no new step for `STALL_S`, or ten times the median step if that is longer; before the first step and
                after the last one, where checkpoints are read and written, for `FIRST_S`
@@ -14,7 +14,7 @@ Alerts of a training run: from the values of its steps and the clock, what a per
     data_wait  steps wait for their data a tenth of the time
     slow       MFU (tokens per second where it is not known) has fallen by a fifth against the steps before
 
-and what the processes of the run report (`tasks.trainer.logs`):
+and from what the processes of the run report (`tasks.trainer.logs`):
 
     poison     documents have spoilt a step and are blank from then on
     rollback   the run went back to a checkpoint and passes over some steps
@@ -24,8 +24,7 @@ and what the processes of the run report (`tasks.trainer.logs`):
     preemption the machine will be taken away
 
 An alert is raised once, and again only after it has ended. `data_wait` and `slow` are judged by medians over `RECENT`
-steps that took `RECENT_S` or longer together: of what lasts some seconds nobody has to know, and a laptop has such
-seconds often. Pure functions of what they are given; nothing is read or written here.
+steps that took `RECENT_S` or longer together: what lasts some seconds is no alert, and a laptop has such seconds often.
 """
 
 import json
@@ -43,25 +42,37 @@ from tasks.core.errors import SluiceError
 from tasks.core.stage import Output
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train import report
-from tasks.stages.train.report import percentiles
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.logs import FAULT_KINDS, FAULTS, METRICS, SKIPPED, proven_steps, read_metrics, read_starts
 
+log = logging.getLogger("sluice.train")
+
+alerts_log = logging.getLogger("sluice.alerts")
+"""Its lines are what an Airflow notifier sends."""
+
+FOLDER = ".alerts"
 STALL_S = 60.0
 STALL_STEPS = 10.0
+
 FIRST_S = 600.0
 """Before the first step after a start ranks import, connect, read their checkpoint and compile."""
+
 RECENT = 50
 RECENT_S = 60.0
+
 BEFORE = 1000
 """Steps before the recent ones that these are compared with, at most."""
+
 WAITING, FLOWING = 0.1, 0.05
 """Share of a step that raises `data_wait`, and the one below which it ends."""
+
 FALLEN, RECOVERED = 0.8, 0.9
 """Share of the speed before that raises `slow`, and the one above which it ends."""
+
 CALM = 50
 """Steps without another one after which a spike or a fault has ended."""
+
 KINDS = ("stall", "spike", "data_wait", "slow", *FAULT_KINDS)
 
 
@@ -147,7 +158,7 @@ class Watch:
 
     def speeds(self) -> dict[str, float]:
         """Returns the percentiles of the recent steps: step_s/p50, /p90, /p99 and /max, in seconds."""
-        return percentiles([seconds for seconds, _, _ in self._recent])
+        return report.percentiles([seconds for seconds, _, _ in self._recent])
 
     def _limit(self) -> float:
         if not self.first_step <= self._step < self.steps - 1:
@@ -210,13 +221,6 @@ class Watch:
         if kind not in self.open:
             self.open[kind] = Alert(kind, step, what, do)
             yield self.open[kind]
-
-
-log = logging.getLogger("sluice.train")
-alerts_log = logging.getLogger("sluice.alerts")
-"""Its lines are what an Airflow notifier sends."""
-
-FOLDER = ".alerts"
 
 
 class Monitor:

@@ -1,10 +1,7 @@
-"""The page of a training run: what a person reads in place of ten charts. Pure functions.
+"""The page of a training run, which a person reads in place of ten charts, and the figure of its loss. Pure functions.
 
-At its top three sentences: what became of the run, how fast it was, what needs attention.
-
-Charts are inline SVG, so that the page loads nothing.
-
-Figure of the loss curve.
+At its top three sentences: what became of the run, how fast it was, what needs attention. Charts are inline SVG, so
+that the page loads nothing.
 """
 
 import io
@@ -41,10 +38,21 @@ CHARTS = {
     "gpu/clock_mhz": "clock of the GPU, MHz",
 }
 """Field of the step log -> name of its chart, in the page's order."""
+
 SHOWN = 200
 """Rows that a list of the page has at most."""
+
 SAMPLED = 200
 """Sequences of each source whose documents are counted for the attended length."""
+
+WIDTH, HEIGHT = 640, 150
+LEFT, BOTTOM, TOP = 70, 18, 6
+
+BUCKETS = 300
+"""Most points of a line are its least and its largest value in this many spans of steps, so that no spike is lost."""
+
+Points = Sequence[tuple[int, float]]
+Box = tuple[int, int, float, float]
 
 
 def content(
@@ -254,14 +262,6 @@ def _chart(metrics: Lines, name: str, title: str) -> Any:
     return chart(title, points, smoothed(points) if name == "loss" else ())
 
 
-WIDTH, HEIGHT = 640, 150
-LEFT, BOTTOM, TOP = 70, 18, 6
-BUCKETS = 300
-"""Most points of a line are its least and its largest value in this many spans of steps, so that no spike is lost."""
-
-Points = Sequence[tuple[int, float]]
-
-
 def chart(title: str, points: Points, smooth: Points = ()) -> Markup:
     """Returns the chart of some values over their steps; of none, nothing.
 
@@ -324,9 +324,6 @@ def smoothed(points: Points) -> list[tuple[int, float]]:
         mean, weight = decay * mean + (1 - decay) * value, decay * weight + (1 - decay)
         found.append((step, mean / weight))
     return found
-
-
-Box = tuple[int, int, float, float]
 
 
 def _path(points: Points, box: Box) -> str:
