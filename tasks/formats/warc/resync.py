@@ -23,7 +23,6 @@ _ANY_MAGIC = re.compile(b"|".join(pattern.pattern for pattern in _MAGIC.values()
 BOUNDARY = re.compile(b"\n" + _RECORD)
 """The boundary between two records, searched for within one: the block of a record may contain records itself."""
 _LONGEST_MAGIC = 64
-_LONGEST_END = len(b"\r\n\r\n")
 # A skippable frame at the beginning of the file, with the dictionary of all others (the warc-zstd proposal of the
 # IIPC).
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
