@@ -45,8 +45,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority
 from tasks.stages.takedown import TakedownConfig
-from tasks.stages.takedown.affected import FOUND, Affected, affected, unfinished
-from tasks.stages.takedown.report import page, report_of
+from tasks.stages.takedown.report import FOUND, Affected, affected, page, report_of, unfinished
 
 VERSION = 2
 WITHDRAWN = "takedown.parquet"

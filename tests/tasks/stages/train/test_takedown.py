@@ -11,7 +11,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.tombstones import Tombstones, in_force
 from tasks.formats.tokens import marks
 from tasks.run.trace import trace
-from tasks.stages.takedown.affected import of_artifact
+from tasks.stages.takedown.report import of_artifact
 from tasks.stages.train import stage
 from tests.corpora import Made, corpus, documents_in, tokens_in
 from tests.taken_down import take_down
