@@ -6,13 +6,6 @@ their runs, and of those before them. Of other recipes, the models that began fr
 and fine-tuned models that were made from its chunks. An artifact without any is left out.
 
 All text of the request and of the web is escaped in the page (`tasks.core.pages`).
-
-Effects of a takedown: the artifacts of a recipe with documents that it covers, and the steps that read them.
-
-Reads the records of all artifacts of the recipe; of documents, chunks and examples their ids and URLs, of the shards
-the index, of the plans the sequences of these documents, of checkpoints and fine-tuned models the order of their runs,
-and of those before them. Of other recipes, the models that began from one of this recipe, and the examples and
-fine-tuned models that were made from its chunks. An artifact without any is left out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,6 +57,23 @@ FOUND = pa.schema(
     ]
 )
 """One row per artifact and document."""
+
+SHOWN = 1_000
+"""Documents, values and copies that the report lists; `found.parquet` has all."""
+
+NEXT = {
+    DOCUMENTS: "run crawl or corpus with a new version: they keep none of these",
+    SHARDS: "stays as it is; plans that are made from now on leave these out",
+    PLAN: "run tokens with a new version; a training that starts or runs from now on reads none of these",
+    CHUNKS: "run tokens with a new version; examples that are made from now on leave these out",
+    EXAMPLES: "run finetune with a new version; a fine-tuning that starts or runs from now on reads none of these",
+    CHECKPOINT: "has read these; train with a new version for a model that has not",
+    TUNED: "has read these; fine-tune with a new version, from a base that has not",
+}
+"""What is to be done about an artifact of a kind."""
+
+BEGAN = "began from weights that have read these; train with a new version from weights that have not"
+"""What is to be done about a checkpoint that comes from another."""
 
 
 @dataclass(frozen=True)
@@ -222,24 +232,6 @@ def _chunks(chunks: Artifact, tombstones: Tombstones) -> Iterator[Row]:
         rows = chunks.table(path, columns=["document", "url", "source"]).rename_columns(["id", "url", "source"])
         found = rows.filter(pa.array(tombstones.mask(rows), pa.bool_())).to_pylist()
         yield from {row["id"]: row_of(row["id"], row["url"], row["source"]) for row in found}.values()
-
-
-SHOWN = 1_000
-"""Documents, values and copies that the report lists; `found.parquet` has all."""
-
-NEXT = {
-    DOCUMENTS: "run crawl or corpus with a new version: they keep none of these",
-    SHARDS: "stays as it is; plans that are made from now on leave these out",
-    PLAN: "run tokens with a new version; a training that starts or runs from now on reads none of these",
-    CHUNKS: "run tokens with a new version; examples that are made from now on leave these out",
-    EXAMPLES: "run finetune with a new version; a fine-tuning that starts or runs from now on reads none of these",
-    CHECKPOINT: "has read these; train with a new version for a model that has not",
-    TUNED: "has read these; fine-tune with a new version, from a base that has not",
-}
-"""What is to be done about an artifact of a kind."""
-
-BEGAN = "began from weights that have read these; train with a new version from weights that have not"
-"""What is to be done about a checkpoint that comes from another."""
 
 
 def report_of(

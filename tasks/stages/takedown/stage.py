@@ -7,7 +7,7 @@ artifacts as they are at that moment, and writes
 
     report.json      the request, the artifacts and steps that it met, copies elsewhere, and what was not found
     report.html      the same for people
-    found.parquet    the documents by artifact, with sequences, steps and checkpoints (`affected.FOUND`)
+    found.parquet    the documents by artifact, with sequences, steps and checkpoints (`report.FOUND`)
 
 Nothing else is changed: crawl, corpus, plans and running trainings read the tombstones themselves.
 """
