@@ -34,8 +34,8 @@ from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler
 from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
-from tasks.stages.crawl.http.client import SOFTWARE, Client
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
+from tasks.stages.crawl.http.client import Client
 from tasks.stages.crawl.http.connection import files_for
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import Parser
@@ -122,7 +122,7 @@ class Crawl:
             self._policy,
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
-        self._segment = Segment(self._spool, config, SOFTWARE, f"{config.user_agent}/{CLIENT_VERSION}")
+        self._segment = Segment(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
         self._scheduler: Scheduler | None = None
         self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._begin = time.monotonic()

@@ -326,9 +326,7 @@ class HostRules:
                 raise Later(max(host.next_at - time.monotonic(), 0.0))
         entry = self._known[origin]
         if entry.status == AWAY:
-            raise Unavailable(
-                f"{origin} must not be requested without robots.txt: {entry.why}", reason=UNUSABLE
-            )
+            raise Unavailable(f"{origin} must not be requested without robots.txt: {entry.why}", reason=UNUSABLE)
 
     async def _fetch(self, origin: str, origins: tuple[str, ...]) -> None:
         """Tries once to fetch a robots.txt, and stores a final result."""

@@ -27,13 +27,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, StoppedError
 from tasks.core.part import POISON
-from tasks.core.stage import Inputs, Output, Part, Report
+from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.warc import archive
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
@@ -45,7 +44,7 @@ from tasks.stages.crawl.hosts.clocks import Clocks
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT, DENIED, HostRules
 from tasks.stages.crawl.http.address import Grants
-from tasks.stages.crawl.http.client import SOFTWARE, Client, agent_of
+from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
 from tasks.stages.crawl.page.parser import Parser
@@ -62,11 +61,8 @@ from tasks.stages.crawl.storage.fetchlog import (
     Outcome,
     clock_of,
     rules_of,
-    to_links,
-    to_table,
 )
-from tasks.stages.crawl.storage.segment import account
-from tasks.stages.crawl.storage.warc import WarcWriter, suffix
+from tasks.stages.crawl.storage.segment import LOG, PartFiles
 
 if TYPE_CHECKING:
     from tasks.stages.crawl.render.browser import Browser, Rendered
@@ -77,7 +73,6 @@ OVER_CAP = "render_cap"
 OVER_TIME = "render_time_box"
 MIME = "text/html; charset=utf-8"
 
-_LOG = "log/"
 _COLUMNS = ["url", "host", "depth", "record_id", "warc_file", "warc_offset"]
 
 log = logging.getLogger("sluice.crawl")
@@ -200,7 +195,7 @@ def _on_signal(output: Output) -> Iterator[None]:
 def queue(segment: Artifact) -> list[Waiting]:
     """Returns the pages that need a browser: the first of every host, the second of every host, and so on."""
     condition = pc.field("render") & (pc.field("status") == SUCCESS)
-    rows = [row for path in segment.files(_LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
+    rows = [row for path in segment.files(LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
     pages = sorted((Waiting(**row) for row in rows), key=lambda page: (page.depth, page.url))
     seen: Counter[str] = Counter()
     ranked = []
@@ -219,70 +214,6 @@ def source(segment: Artifact, page: Waiting, limit: int) -> Source:
     with segment.open(page.warc_file) as file:
         capture = archive.capture_at(file, page.warc_offset)
     return Source(page.url, capture.headers, capture.body(limit).data)
-
-
-class RenderedPart:
-    """The files of one part while it is made; use as a context manager around `add`.
-
-    Args:
-        part: the part.
-        config: the crawl's settings.
-        agent: User-Agent, for warcinfo.
-        browser: name and version of the browser, for the records' notes.
-    """
-
-    def __init__(self, part: Part, config: CrawlConfig, agent: str, browser: str) -> None:
-        self._part = part
-        self._config = config
-        self._agent = agent
-        self._browser = browser
-        self._name = f"{part.name}-{part.attempt}"
-        self._warc = f"warc/{self._name}{suffix(config.warc_compression)}"
-        self._stack = contextlib.ExitStack()
-        self._writer: WarcWriter | None = None
-        self._rows: list[Outcome] = []
-
-    def __enter__(self) -> "RenderedPart":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._finish()
-        else:
-            self._stack.__exit__(type(error), error, error.__traceback__)
-
-    def add(self, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
-        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
-        if outcome.status in CAPTURED:
-            writer = self._open()
-            notes = {"software": self._browser, "hopsFromSeed": str(page.depth), **notes}
-            when = outcome.fetched_at or datetime.now(UTC)
-            written = writer.conversion(page.url, when, html, MIME, page.record_id, notes)
-            outcome = outcome._replace(
-                payload_digest=written.payload_digest,
-                record_id=written.record_id,
-                warc_file=self._warc,
-                warc_offset=written.offset,
-            )
-        account(self._part, outcome)
-        self._rows.append(outcome)
-
-    def _open(self) -> WarcWriter:
-        if self._writer is None:
-            file = self._stack.enter_context(self._part.file(self._warc))
-            self._writer = WarcWriter(file, self._warc, SOFTWARE, self._agent, self._config.warc_compression)
-        return self._writer
-
-    def _finish(self) -> None:
-        if self._writer is not None:
-            index = self._writer.finish()
-            self._stack.close()
-            with self._part.file(f"index/{self._name}.cdxj", rows=len(index)) as file:
-                file.write("".join(f"{line}\n" for line in index).encode())
-        links = to_links(self._rows, self._config.partitions)
-        for folder, table in (("log", to_table(self._rows)), ("links", links)):
-            with self._part.file(f"{folder}/{self._name}.parquet", rows=table.num_rows) as file:
-                pq.write_table(table, file, compression="zstd", compression_level=3)
 
 
 class Work:
@@ -345,19 +276,28 @@ class Work:
         if name in self._output.committed:
             self._done += len(pages)
             return
-        with self._output.part(name) as part, self._files(part) as files:
+        with self._files(name) as files:
             await self._all(pages, files)
 
     def _leave(self, name: str, pages: Sequence[Waiting]) -> None:
         if name not in self._output.committed:
-            with self._output.part(name) as part, self._files(part) as files:
+            with self._files(name) as files:
                 for page in pages:
-                    files.add(page, _outcome(page, RETRY, OVER_CAP), b"", {})
+                    files.note(_outcome(page, RETRY, OVER_CAP))
 
-    def _files(self, part: Part) -> RenderedPart:
-        return RenderedPart(part, self._config, self._agent, f"Chromium/{self._browser.version}")
+    @contextlib.contextmanager
+    def _files(self, name: str) -> Iterator[PartFiles]:
+        """Yields the files of a new part, and commits it."""
+        with self._output.part(name) as part:
+            files = PartFiles(part, f"{part.name}-{part.attempt}", self._config, self._agent)
+            try:
+                yield files
+            except BaseException as error:
+                files.abandon(error)
+                raise
+            files.finish(links_per_group=None)
 
-    async def _all(self, pages: Sequence[Waiting], files: RenderedPart) -> None:
+    async def _all(self, pages: Sequence[Waiting], files: PartFiles) -> None:
         left: dict[str, deque[Waiting]] = defaultdict(deque)
         for page in pages:
             left[page.host].append(page)
@@ -368,7 +308,7 @@ class Work:
             while ready:
                 _, name = heapq.heappop(ready)
                 page = left[name].popleft()
-                files.add(page, *await self._one(page))
+                self._add(files, page, *await self._one(page))
                 self._done += 1
                 self._output.progress(self._done, self._total, page.url)
                 if left[name]:
@@ -381,6 +321,14 @@ class Work:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+
+    def _add(self, files: PartFiles, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
+        """Adds the outcome of a page; `html` is stored where the outcome is a success."""
+        if outcome.status in CAPTURED:
+            notes = {"software": f"Chromium/{self._browser.version}", "hopsFromSeed": str(page.depth), **notes}
+            when = outcome.fetched_at or datetime.now(UTC)
+            outcome = files.placed(outcome, files.warc.conversion(page.url, when, html, MIME, page.record_id, notes))
+        files.note(outcome)
 
     async def _one(self, page: Waiting) -> _Result:
         try:

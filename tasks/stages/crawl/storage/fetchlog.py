@@ -266,14 +266,6 @@ def to_table(outcomes: Iterable[Outcome]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=FETCH_LOG)
 
 
-def to_links(outcomes: Iterable[Outcome], partitions: int) -> pa.Table:
-    """Returns links and redirects of the outcomes as a table; see `LinkRows.table`."""
-    rows, links = list(outcomes), LinkRows()
-    for outcome in rows:
-        links.add(outcome)
-    return links.table(rows, partitions)
-
-
 def from_tables(log: pa.Table, links: pa.Table) -> list[Outcome]:
     """Returns the outcomes from a log and its links."""
     outlinks: dict[int, list[Link]] = defaultdict(list)

@@ -15,13 +15,20 @@ import pyarrow.parquet as pq
 from tasks.core.part import POISON
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import SOFTWARE, Answer
 from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, to_table
-from tasks.stages.crawl.storage.spool import DRAIN_S, Closed, Spool
-from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
+from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
+from tasks.stages.crawl.storage.warc import WarcWriter, Written, suffix
 
 log = logging.getLogger("sluice.crawl")
+
+WARC = "warc/"
+INDEX = "index/"
+LOG = "log/"
+LINK = "links/"
+ORDER = (WARC, INDEX, LINK, "quarantine/", LOG)
+"""Folders in the order in which their files go to the store: no outcome is logged before its capture is stored."""
 
 _MAX_BYTES = 1 << 30
 _MAX_AGE_S = 600.0
@@ -30,12 +37,93 @@ _MAX_MEMORY = 48 << 20
 _ROW_BYTES = 1000
 # Files this much smaller than the buffer keep it draining while the next one grows.
 _BUFFER_SHARE = 4
-WARC = "warc/"
-INDEX = "index/"
-LOG = "log/"
-LINK = "links/"
-# An outcome must not be logged before its capture is stored.
-ORDER = (WARC, INDEX, LINK, "quarantine/", LOG)
+
+
+class PartFiles:
+    """The files of a part while it is written: one WARC file with its index, the log, and the links.
+
+    The WARC file and its index are left out where no record was written.
+
+    Args:
+        part: the part.
+        stem: how the names of its files begin.
+        config: the crawl's settings.
+        agent: User-Agent, for warcinfo.
+
+    Attributes:
+        part: the part.
+        stem: how the names of its files begin.
+        captures: records written.
+        begin: when the first was written, or before that the part was begun (monotonic clock).
+        rows: outcomes, without their links.
+        links: their links.
+    """
+
+    def __init__(self, part: Part, stem: str, config: CrawlConfig, agent: str) -> None:
+        self.part = part
+        self.stem = stem
+        self.captures = 0
+        self.begin = time.monotonic()
+        self.rows: list[Outcome] = []
+        self.links = LinkRows()
+        self._config = config
+        self._agent = agent
+        self._path = f"{WARC}{stem}{suffix(config.warc_compression)}"
+        self._stack = contextlib.ExitStack()
+        self._writer: WarcWriter | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the WARC file."""
+        return self._writer.bytes if self._writer else 0
+
+    @property
+    def warc(self) -> WarcWriter:
+        """The WARC file, open."""
+        if self._writer is None:
+            file = self._stack.enter_context(self.part.file(self._path))
+            self.begin = time.monotonic()
+            self._writer = WarcWriter(file, self._path, SOFTWARE, self._agent, self._config.warc_compression)
+        return self._writer
+
+    def placed(self, outcome: Outcome, written: Written) -> Outcome:
+        """Returns an outcome with the place and the identity of its record."""
+        self.captures += 1
+        return outcome._replace(
+            payload_digest=written.payload_digest,
+            record_id=written.record_id,
+            warc_file=self._path,
+            warc_offset=written.offset,
+        )
+
+    def note(self, outcome: Outcome) -> None:
+        """Takes a row of the log, and its links."""
+        self.links.add(outcome)
+        self.rows.append(outcome._replace(outlinks=(), lastmods=()))
+
+    def finish(self, links_per_group: int | None = 1 << 16) -> None:
+        """Closes the WARC file, and writes its index, the log and the links.
+
+        Args:
+            links_per_group: rows of a row group of the links; None for one group.
+        """
+        if self._writer is not None:
+            index = self._writer.finish()
+            self._stack.close()
+            with self.part.file(f"{INDEX}{self.stem}.cdxj", rows=len(index)) as file:
+                file.write("".join(f"{line}\n" for line in index).encode())
+        with self.part.file(f"{LOG}{self.stem}.parquet", rows=len(self.rows)) as file:
+            pq.write_table(to_table(self.rows), file, compression="zstd", compression_level=3)
+        links = self.links.table(self.rows, self._config.partitions)
+        with self.part.file(f"{LINK}{self.stem}.parquet", rows=links.num_rows) as file:
+            pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=links_per_group)
+        for outcome in self.rows:
+            _account(self.part, outcome)
+
+    def abandon(self, error: BaseException) -> None:
+        """Drops the open file."""
+        with contextlib.suppress(type(error)):
+            self._stack.__exit__(type(error), error, error.__traceback__)
 
 
 class Segment:
@@ -44,17 +132,15 @@ class Segment:
     Args:
         spool: takes the closed parts.
         config: the crawl's settings.
-        software: name and version, for warcinfo.
         agent: User-Agent, for warcinfo.
     """
 
-    def __init__(self, spool: Spool, config: CrawlConfig, software: str, agent: str) -> None:
+    def __init__(self, spool: Spool, config: CrawlConfig, agent: str) -> None:
         self._spool = spool
         self._config = config
-        self._software = software
         self._agent = agent
         self._max_bytes = min(_MAX_BYTES, config.buffer_bytes // _BUFFER_SHARE)
-        self._open: _OpenPart | None = None
+        self._open: PartFiles | None = None
 
     def capture(
         self, candidate: Candidate, answer: Answer, outcome: Outcome, earlier: Earlier | None = None
@@ -64,20 +150,13 @@ class Segment:
         Returns:
             The outcome with the place and the identity of the record.
         """
-        part = self._part()
-        warc = part.warc or part.open_warc(self._config.warc_compression, self._software, self._agent)
+        files = self._files()
         fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
         if earlier is None:
-            written = warc.capture(outcome.url, fetched_at, answer, notes)
+            written = files.warc.capture(outcome.url, fetched_at, answer, notes)
         else:
-            written = warc.revisit(outcome.url, fetched_at, answer, earlier, notes)
-        part.captures += 1
-        return outcome._replace(
-            payload_digest=written.payload_digest,
-            record_id=written.record_id,
-            warc_file=part.path,
-            warc_offset=written.offset,
-        )
+            written = files.warc.revisit(outcome.url, fetched_at, answer, earlier, notes)
+        return files.placed(outcome, written)
 
     def note(self, outcome: Outcome) -> None:
         """Takes a row of the log; closes the file when it is full or old, or when its rows take too much memory.
@@ -85,12 +164,11 @@ class Segment:
         Raises:
             SluiceError: see `Spool.check`.
         """
-        part = self._part()
-        part.links.add(outcome)
-        part.rows.append(outcome._replace(outlinks=(), lastmods=()))
-        full = part.captures >= self._config.warc_pages_per_file or part.bytes >= self._max_bytes
-        full = full or part.links.bytes + _ROW_BYTES * len(part.rows) >= _MAX_MEMORY
-        if full or (part.captures and time.monotonic() - part.begin > _MAX_AGE_S):
+        files = self._files()
+        files.note(outcome)
+        full = files.captures >= self._config.warc_pages_per_file or files.bytes >= self._max_bytes
+        full = full or files.links.bytes + _ROW_BYTES * len(files.rows) >= _MAX_MEMORY
+        if full or (files.captures and time.monotonic() - files.begin > _MAX_AGE_S):
             self.commit()
 
     @property
@@ -132,8 +210,9 @@ class Segment:
         Raises:
             SluiceError: see `Spool.check`.
         """
-        part, self._open = self._part(), None
-        self._spool.put(part.close())
+        files, self._open = self._files(), None
+        files.finish()
+        self._spool.put(self._spool.buffer.close_part(files.stem, files.part.record(conserved=True)))
 
     async def close(self, limit_s: float = DRAIN_S) -> None:
         """Waits until everything closed is stored.
@@ -150,59 +229,13 @@ class Segment:
             self._open = None
         self._spool.end()
 
-    def _part(self) -> "_OpenPart":
+    def _files(self) -> PartFiles:
         if self._open is None:
-            self._open = _OpenPart(self._spool, self._config.partitions)
+            # Two attempts of one task never write the same file: the part's record names the valid one.
+            stem = self._spool.stem()
+            part = Part(self._spool.buffer.staging, stem, stem, "")
+            self._open = PartFiles(part, stem, self._config, self._agent)
         return self._open
-
-
-class _OpenPart:
-    """The files of a part that is being written."""
-
-    def __init__(self, spool: Spool, partitions: int) -> None:
-        self._spool = spool
-        self._partitions = partitions
-        # Two attempts of one task never write the same file: the part's record names the valid one.
-        self._stem = spool.stem()
-        self._part = Part(spool.buffer.staging, self._stem, self._stem, "")
-        self._file = contextlib.ExitStack()
-        self.rows: list[Outcome] = []
-        self.links = LinkRows()
-        self.captures = 0
-        self.begin = time.monotonic()
-        self.path = ""
-        self.warc: WarcWriter | None = None
-
-    @property
-    def bytes(self) -> int:
-        return self.warc.bytes if self.warc else 0
-
-    def open_warc(self, compression: Compression, software: str, agent: str) -> WarcWriter:
-        self.path = f"{WARC}{self._stem}{suffix(compression)}"
-        file = self._file.enter_context(self._part.file(self.path))
-        self.begin = time.monotonic()
-        self.warc = WarcWriter(file, self.path, software, agent, compression)
-        return self.warc
-
-    def close(self) -> Closed:
-        part = self._part
-        if self.warc is not None:
-            index = self.warc.finish()
-            self._file.close()
-            with part.file(f"{INDEX}{self._stem}.cdxj", rows=len(index)) as file:
-                file.write("".join(f"{line}\n" for line in index).encode())
-        with part.file(f"{LOG}{self._stem}.parquet", rows=len(self.rows)) as file:
-            pq.write_table(to_table(self.rows), file, compression="zstd", compression_level=3)
-        links = self.links.table(self.rows, self._partitions)
-        with part.file(f"{LINK}{self._stem}.parquet", rows=links.num_rows) as file:
-            pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=1 << 16)
-        for outcome in self.rows:
-            account(part, outcome)
-        return self._spool.buffer.close_part(self._stem, part.record(conserved=True))
-
-    def abandon(self, error: BaseException) -> None:
-        with contextlib.suppress(type(error)):
-            self._file.__exit__(type(error), error, error.__traceback__)
 
 
 def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:
@@ -214,7 +247,7 @@ def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, 
     return notes
 
 
-def account(part: Part, outcome: Outcome) -> None:
+def _account(part: Part, outcome: Outcome) -> None:
     """Enters an outcome in the account of its part: a capture, a URL set aside, or one rejected with its reason."""
     part.count_in()
     if outcome.unread:

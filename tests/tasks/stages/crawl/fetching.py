@@ -11,6 +11,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.crawl.storage.fetchlog import LinkRows
 from tests.conftest import run_stage_in
 from tests.tasks.stages.crawl.cycle import Cycle
 
@@ -62,6 +63,14 @@ def pages_of(segment):
                 assert capture.url not in found, "captured twice"
                 found[capture.url] = capture.payload_digest
     return found
+
+
+def links_table(outcomes, partitions):
+    """Returns the links of outcomes as a table."""
+    links = LinkRows()
+    for outcome in outcomes:
+        links.add(outcome)
+    return links.table(outcomes, partitions)
 
 
 def logged(segment):

@@ -7,7 +7,8 @@ import pytest
 
 from tasks.formats.web.domain import link
 from tasks.formats.web.url import key
-from tasks.stages.crawl.storage.fetchlog import PAGE, SITEMAP, SUCCESS, Outcome, from_tables, to_links, to_table
+from tasks.stages.crawl.storage.fetchlog import PAGE, SITEMAP, SUCCESS, Outcome, from_tables, to_table
+from tests.tasks.stages.crawl.fetching import links_table
 
 PARTITIONS = 3
 
@@ -58,7 +59,7 @@ def expected(rows):
 @pytest.mark.parametrize("seed", range(40))
 def test_a_target_has_all_its_sources_their_least_depth_first_time_and_other_hosts(seed):
     rows = list(outcomes(random.Random(seed)))
-    table = to_links(rows, PARTITIONS)
+    table = links_table(rows, PARTITIONS)
     table.validate(full=True)
     assert [{**row, "key": row["key"].bytes} for row in table.to_pylist()] == list(expected(rows))
     read = from_tables(to_table(rows), table)

@@ -76,7 +76,7 @@ class Attempt:
         self.output = Output(store, ADDRESS, "f" * 64)
         self.spool = Spool(self.output, config.buffer_bytes, ORDER)
         self.held = [outcome.url for part in logged_outcomes(self.output, self.spool) for outcome in part]
-        self.segment = Segment(self.spool, config, "sluice/0", "sluice")
+        self.segment = Segment(self.spool, config, "sluice")
 
     def capture(self, *numbers, size=100):
         for number in numbers:

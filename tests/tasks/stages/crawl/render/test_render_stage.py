@@ -23,9 +23,10 @@ from tasks.core.store import Store
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_links, to_table
+from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_table
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tests.soak import soak_but
+from tests.tasks.stages.crawl.fetching import links_table
 
 ROOT = Path(__file__).parents[5]
 APP = """<!doctype html><title>App</title><div id="root"></div><script>
@@ -101,7 +102,7 @@ def segment(tmp_path):
                 writer = WarcWriter(file, "warc/part.warc.gz", "sluice/0.1", "sluice/0.1")
                 rows = [capture(writer, url, html, **dict(*options)) for url, html, *options in pages]
                 writer.finish()
-            for folder, table in (("log", to_table(rows)), ("links", to_links(rows, 1))):
+            for folder, table in (("log", to_table(rows)), ("links", links_table(rows, 1))):
                 with part.file(f"{folder}/part.parquet") as file:
                     pq.write_table(table, file)
             part.count_in(len(rows))
