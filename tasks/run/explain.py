@@ -28,7 +28,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex
-from tasks.run.chain import Chain
+from tasks.run.trace.graph import Chain
 from tasks.stages.tokens.bpe import load
 
 _DENSITY = 0.05

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.chain import Chain
+from tasks.run.trace.graph import Chain
 
 Found = dict[str, Any]
 

@@ -26,7 +26,7 @@ from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS
 from tasks.formats.dedup.document_ids import row_of
 from tasks.formats.documents.text import normalise
-from tasks.run.chain import Chain
+from tasks.run.trace.graph import Chain
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import band_keys, salted, shingle

@@ -28,7 +28,7 @@ from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import host_name, is_public_suffix
-from tasks.run.chain import CAPTURE, Chain, many, pages_read
+from tasks.run.trace.graph import CAPTURE, Chain, many, pages_read
 from tasks.run.trace_text import render
 from tasks.run.tuned_trace import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
 

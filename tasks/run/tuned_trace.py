@@ -17,7 +17,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.origin import origin_refs
 from tasks.formats.tokens.readings import TUNED, ExampleReadings, by_document
-from tasks.run.chain import Chain, many
+from tasks.run.trace.graph import Chain, many
 
 TUNED_STEP = "tuned:"
 Found = dict[str, Any]
