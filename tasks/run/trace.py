@@ -29,8 +29,8 @@ from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import host_name, is_public_suffix
 from tasks.run.trace.graph import CAPTURE, Chain, many, pages_read
+from tasks.run.trace.tuned import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
 from tasks.run.trace_text import render
-from tasks.run.tuned_trace import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]
 
@@ -60,7 +60,7 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
         see `trace_url`, `trace_document`, `trace_domain`, `trace_step` and `trace_tuned`; `requests`: how many were
         made of a remote store; `before`: the runs that the model comes from, nearest first, [{checkpoint, problem, run,
         and what their steps read of it: documents, of a domain `count`}], where `problem` is why that is not known, or
-        ""; and of a page or domain `tuned`: see `tasks.run.tuned_trace.tunings_of`.
+        ""; and of a page or domain `tuned`: see `tasks.run.trace.tuned.tunings_of`.
 
     Raises:
         InputError: nothing of the recipe has been made, or there is no such step or domain.

@@ -202,7 +202,7 @@ def _steps(reading: Found) -> str:
 
 
 def render_tuned(found: Found) -> str:
-    """Returns the result of `tasks.run.tuned_trace.trace_tuned` as text."""
+    """Returns the result of `tasks.run.trace.tuned.trace_tuned` as text."""
     skipped = ", skipped: it did not change the model" if found["skipped"] else ""
     begun = " <- ".join(found["bases"])
     lines = [f"step {found['step']} of {found['model']}, begun from {begun}: {len(found['rows'])} rows{skipped}"]
@@ -227,7 +227,7 @@ def _boxes(row: Found) -> Iterator[str]:
 
 
 def tunings(found: Sequence[Found]) -> list[str]:
-    """Returns the result of `tasks.run.tuned_trace.tunings_of` as lines."""
+    """Returns the result of `tasks.run.trace.tuned.tunings_of` as lines."""
     lines = []
     for one in found:
         lines += ["", f"fine-tuned: {one['model']}, begun from {' <- '.join(one['bases'])}"]

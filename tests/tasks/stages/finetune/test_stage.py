@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
-from tasks.run.tuned_trace import trace_tuned
+from tasks.run.trace.tuned import trace_tuned
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.model import model_file
 from tasks.trainer.place import LAYOUT_VARIABLE, Layout
