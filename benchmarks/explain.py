@@ -199,7 +199,7 @@ def forget(store: Store, kind: str) -> None:
 def looked_up(store: str, text: str) -> dict[str, Any]:
     """Explains a text in a fresh process; time, processor time and pages read from disk, without imports."""
     code = (
-        "import sys, time, json, resource as r; from tasks.run.explain import explain;"
+        "import sys, time, json, resource as r; from tasks.run.trace.explain import explain;"
         "from tasks.core.store import Store;"
         "u = lambda: r.getrusage(r.RUSAGE_SELF).ru_majflt; m, t, c = u(), time.perf_counter(), time.process_time();"
         "f = explain(Store(sys.argv[1]), 'big', 'dev', sys.argv[2]); assert f['spans_found'];"

@@ -116,8 +116,8 @@ def trace(recipe: Recipe, version: str, what: str) -> str:
 
 def explain(recipe: Recipe, version: str, text: str) -> str:
     """Returns the page with the training pages and steps in which parts of a text stand."""
-    from tasks.run.explain import MOST_CHARACTERS
-    from tasks.run.explain import explain as explained
+    from tasks.run.trace.explain import MOST_CHARACTERS
+    from tasks.run.trace.explain import explain as explained
     from tasks.run.trace_text import render_explanation
 
     text = text.replace("\r\n", "\n")  # as forms send line breaks

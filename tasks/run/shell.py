@@ -181,8 +181,8 @@ def _trace(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from tasks.run.explain import MIN_TOKENS, explain
     from tasks.run.runner import open_store
+    from tasks.run.trace.explain import MIN_TOKENS, explain
     from tasks.run.trace_text import render_explanation
 
     recipe = _recipe(options)

@@ -154,7 +154,7 @@ _SPAN_WIDTH = 300
 
 
 def render_explanation(found: Found) -> str:
-    """Returns the result of `tasks.run.explain.explain` as text."""
+    """Returns the result of `tasks.run.trace.explain.explain` as text."""
     tokens = f"{found['training_tokens']:,} training tokens"
     least = found["min_tokens"]
     if found["spans"]:

@@ -13,8 +13,8 @@ from tasks.core.store import Store
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, ShardSet
-from tasks.run.explain import MOST_CHARACTERS, explain
 from tasks.run.shell import main
+from tasks.run.trace.explain import MOST_CHARACTERS, explain
 from tasks.run.trace_text import render_explanation
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import PackConfig

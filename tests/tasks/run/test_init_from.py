@@ -19,12 +19,12 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.ledger import Ledger
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
-from tasks.run.explain import explain
 from tasks.run.inputs import as_read_by, resolve
 from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import join_stage, run_stage
 from tasks.run.trace import render, trace
+from tasks.run.trace.explain import explain
 from tasks.run.trace_text import render_explanation
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans import SpansConfig
