@@ -253,8 +253,8 @@ def _export(options: argparse.Namespace) -> None:
 
 def _audit(options: argparse.Namespace) -> int:
     """Returns 1 where something current has what is taken down."""
-    from tasks.run.audit import audit, render
     from tasks.run.runner import open_store
+    from tasks.run.trace.audit import audit, render
 
     recipe = _recipe(options)
     found = audit(open_store(recipe), recipe.name)

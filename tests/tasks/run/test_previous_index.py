@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tasks.core.artifact import Artifact, ArtifactId
-from tasks.run.audit import audit
 from tasks.run.recipe import Recipe
 from tasks.run.runner import StageResult, open_store, run_stage
+from tasks.run.trace.audit import audit
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_adopted import MAX_REPEATED, REFINE, small_recipe
 

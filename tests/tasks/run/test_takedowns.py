@@ -13,13 +13,13 @@ from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import DriftError
 from tasks.core.stage import Output, Report
-from tasks.run.audit import audit, render
 from tasks.run.catalogue import STAGES
 from tasks.run.inputs import takedowns_in_force
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
+from tasks.run.trace.audit import audit, render
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_adopted import REFINE, TOKENS, small_recipe
 

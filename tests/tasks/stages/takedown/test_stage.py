@@ -15,8 +15,8 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import in_force
-from tasks.run.audit import audit, render
 from tasks.run.recipe import find_recipe
+from tasks.run.trace.audit import audit, render
 from tasks.stages.takedown import TakedownConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
