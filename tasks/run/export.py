@@ -42,7 +42,7 @@ from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.token_files import write_tar
 from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
-from tasks.run.model_lineage import card, tuned_card
+from tasks.run.trace.cards import card, tuned_card
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.interchange.gguf_file import write_gguf
 from tasks.trainer.interchange.huggingface import (

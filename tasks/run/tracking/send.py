@@ -90,7 +90,7 @@ def register(client: Any, name: str, folder_name: str, run_id: str, artifact: Ar
     from mlflow.exceptions import MlflowException
 
     from tasks.run import lineage
-    from tasks.run.model_lineage import card  # reads tables, which a process that registers nothing spares
+    from tasks.run.trace.cards import card  # reads tables, which a process that registers nothing spares
 
     known = f"name='{name}' and tags.`sluice.fingerprint` = '{artifact.record.fingerprint}'"
     if found := client.search_model_versions(known):

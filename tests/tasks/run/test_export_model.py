@@ -12,7 +12,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.run.export import export_model, weights_file
-from tasks.run.model_lineage import filters_of
+from tasks.run.trace.cards import filters_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tests.conftest import run_stage_in
 from tests.corpora import corpus, documents_in, tokens_in

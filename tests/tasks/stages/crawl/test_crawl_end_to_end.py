@@ -12,7 +12,7 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.core.errors import InputError
 from tasks.formats.warc import archive
 from tasks.formats.web.robots import TDMREP
-from tasks.run.model_lineage import refused
+from tasks.run.trace.cards import refused
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page import parser
 from tasks.stages.crawl.storage import crawldb
