@@ -195,7 +195,7 @@ def _explain(options: argparse.Namespace) -> None:
 def _similar(options: argparse.Namespace) -> None:
     from tasks.core.errors import InputError
     from tasks.run.runner import open_store
-    from tasks.run.similar import render, similar
+    from tasks.run.trace.similar import render, similar
 
     try:
         raw = sys.stdin.buffer.read() if options.text == "-" else Path(options.text).read_bytes()
