@@ -235,7 +235,7 @@ QUERIES = {
 CODE = """
 import sys, time
 begin = time.perf_counter()
-from tasks.run.trace import trace
+from tasks.run.trace.trace import trace
 from tasks.core.store import Store
 imported, busy = time.perf_counter(), time.process_time()
 found = trace(Store(sys.argv[1]), "big", "dev", sys.argv[2])

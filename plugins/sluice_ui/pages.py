@@ -95,8 +95,8 @@ def corpus(recipe: Recipe, version: str) -> str:
 
 def trace(recipe: Recipe, version: str, what: str) -> str:
     """Returns the page with the trace of a URL, a document, a domain or a step."""
-    from tasks.run.trace import trace as traced
-    from tasks.run.trace_text import render
+    from tasks.run.trace.text import render
+    from tasks.run.trace.trace import trace as traced
 
     try:
         answer = render(traced(open_store(recipe), recipe.name, version, what.strip()))
@@ -118,7 +118,7 @@ def explain(recipe: Recipe, version: str, text: str) -> str:
     """Returns the page with the training pages and steps in which parts of a text stand."""
     from tasks.run.trace.explain import MOST_CHARACTERS
     from tasks.run.trace.explain import explain as explained
-    from tasks.run.trace_text import render_explanation
+    from tasks.run.trace.text import render_explanation
 
     text = text.replace("\r\n", "\n")  # as forms send line breaks
     try:

@@ -30,8 +30,8 @@ from tasks.formats.documents.chunks import asked
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.origin import origin_of, tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.trace import trace
-from tasks.run.trace_text import tunings
+from tasks.run.trace.text import tunings
+from tasks.run.trace.trace import trace
 
 RECIPE = "manuals"
 BASES = ("demo", "smoke")

@@ -12,7 +12,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.core.terminal import duration
 from tasks.demo.drive import DagRunStatus
-from tasks.run.trace import render, trace
+from tasks.run.trace.trace import render, trace
 from tasks.stages.consolidate.funnel import totals
 
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -172,8 +172,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _trace(options: argparse.Namespace) -> None:
-    from tasks.run import trace
     from tasks.run.runner import open_store
+    from tasks.run.trace import trace
 
     recipe = _recipe(options)
     found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what, options.all)
@@ -183,7 +183,7 @@ def _trace(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> None:
     from tasks.run.runner import open_store
     from tasks.run.trace.explain import MIN_TOKENS, explain
-    from tasks.run.trace_text import render_explanation
+    from tasks.run.trace.text import render_explanation
 
     recipe = _recipe(options)
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if options.text == "-" else options.text
@@ -208,8 +208,8 @@ def _similar(options: argparse.Namespace) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from tasks.run.inspect_tokens import inspect, render
     from tasks.run.runner import open_store
+    from tasks.run.trace.inspect import inspect, render
 
     recipe = _recipe(options)
     found = inspect(open_store(recipe), recipe.name, options.version or recipe.version, options.what)

@@ -10,7 +10,7 @@ import time
 from tasks.demo.drive import Chain
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
-from tasks.run.trace import trace
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 
 LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tasks.demo.drive import CHAIN
-from tasks.run.trace import trace, trace_step
 from tasks.run.trace.explain import explain
+from tasks.run.trace.trace import trace, trace_step
 from tasks.trainer.serve import TextModel
 
 

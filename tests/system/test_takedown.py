@@ -27,8 +27,8 @@ from tasks.demo.drive import Chain
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.formats.tokens import marks
 from tasks.formats.web.url import authority
-from tasks.run.trace import trace
 from tasks.run.trace.audit import audit
+from tasks.run.trace.trace import trace
 from tests.system.browser import logged_in, needs_chromium, trigger
 from tests.waiting import until
 

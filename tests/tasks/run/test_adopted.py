@@ -9,7 +9,7 @@ from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.errors import DriftError
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, join_stage, open_store, run_stage
-from tasks.run.trace import trace
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 
 REFINE = ("extract", "annotate", "dedup", "consolidate")

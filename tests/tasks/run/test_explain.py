@@ -15,7 +15,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, ShardSet
 from tasks.run.shell import main
 from tasks.run.trace.explain import MOST_CHARACTERS, explain
-from tasks.run.trace_text import render_explanation
+from tasks.run.trace.text import render_explanation
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import PackConfig
 from tasks.stages.tokens.bpe import load

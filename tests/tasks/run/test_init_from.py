@@ -23,9 +23,9 @@ from tasks.run.inputs import as_read_by, resolve
 from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import join_stage, run_stage
-from tasks.run.trace import render, trace
 from tasks.run.trace.explain import explain
-from tasks.run.trace_text import render_explanation
+from tasks.run.trace.text import render_explanation
+from tasks.run.trace.trace import render, trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans import SpansConfig
 from tests.conftest import run_stage_in

@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.inspect_tokens import inspect, render
+from tasks.run.trace.inspect import inspect, render
 from tests.corpora import Made, corpus
 from tests.tasks.run.test_trace import make
 

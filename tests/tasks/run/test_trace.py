@@ -14,7 +14,7 @@ from tasks.formats.documents.document import REJECTED as NO_DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.trace import render, trace, trace_domain, trace_step
+from tasks.run.trace.trace import render, trace, trace_domain, trace_step
 from tasks.stages.tokens import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in

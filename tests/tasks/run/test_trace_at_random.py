@@ -9,7 +9,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.stage import Inputs
 from tasks.core.store import Store
-from tasks.run.trace import trace
+from tasks.run.trace.trace import trace
 from tasks.stages.tokens.bpe import load
 from tasks.trainer.config import AnnealConfig, ModelConfig, OptimConfig, ReplayConfig, TrainConfig
 from tasks.trainer.data.batches import Batches

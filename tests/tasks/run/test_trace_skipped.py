@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tasks.core.store import Store
-from tasks.run.trace import render, trace
+from tasks.run.trace.trace import render, trace
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
 from tasks.trainer.loop import Trainer
 from tasks.trainer.parallel.ranks import Ranks

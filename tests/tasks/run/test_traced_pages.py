@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
-from tasks.run.trace import render, trace
+from tasks.run.trace.trace import render, trace
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_recipe_parts import RECIPE
 from tests.tasks.stages.extract.made_pdf import lines, pdf

@@ -6,9 +6,9 @@ import pytest
 
 from tasks.core.errors import DriftError, InputError
 from tasks.formats.documents.examples import Examples
-from tasks.run.trace import render, trace
 from tasks.run.trace.audit import audit
 from tasks.run.trace.audit import render as render_audit
+from tasks.run.trace.trace import render, trace
 from tests.tasks.run.tunings import PAPER, Tunings, tunings
 
 __all__ = ["tunings"]

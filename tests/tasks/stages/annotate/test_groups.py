@@ -29,7 +29,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
-from tasks.run.trace import render, trace
+from tasks.run.trace.trace import render, trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.annotate.measure import measure_part, measured
 from tests.s3_server import S3Server

@@ -10,7 +10,7 @@ from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import Tombstones, in_force
 from tasks.formats.tokens import marks
-from tasks.run.trace import trace
+from tasks.run.trace.trace import trace
 from tasks.stages.takedown.report import of_artifact
 from tasks.stages.train import stage
 from tests.corpora import Made, corpus, documents_in, tokens_in

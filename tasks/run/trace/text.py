@@ -10,7 +10,7 @@ _WITHHELD = "taken down, or it or its shard had spoilt that step"
 
 
 def render(found: Found) -> str:
-    """Returns the result of `tasks.run.trace.trace` as text."""
+    """Returns the result of `tasks.run.trace.trace.trace` as text."""
     if found["kind"] == "tuned":
         return render_tuned(found)
     lines = {"step": _step, "domain": _domain}.get(found["kind"], _page)(found)

@@ -29,8 +29,8 @@ from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import host_name, is_public_suffix
 from tasks.run.trace.graph import CAPTURE, Chain, many, pages_read
+from tasks.run.trace.text import render
 from tasks.run.trace.tuned import TUNED_STEP, is_in, trace_tuned, tuned_step, tunings_of
-from tasks.run.trace_text import render
 
 __all__ = ["Chain", "render", "trace", "trace_document", "trace_domain", "trace_step", "trace_url"]
 
