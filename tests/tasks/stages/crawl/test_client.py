@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.formats.web.content_encoding import decode
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tests.tasks.stages.crawl.site import Site
 
 
 def get(url, limit=1 << 20, keep_cut=False, **settings):

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
@@ -16,6 +15,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.storage import crawldb
+from tests.tasks.stages.crawl.site import Site
 
 RECIPE = """
 name = "asked"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from crawl_site import Site, linked
 
 from tasks.core.config import parse
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
 from tasks.stages.crawl.policy import HostSettings, read_hosts_file
+from tests.tasks.stages.crawl.site import Site, linked
 
 DOC = Path(__file__).parents[4] / "docs" / "crawl.md"
 TEXT = DOC.read_text()

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
-from crawl_site import Site, linked
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.core.errors import InputError
@@ -17,6 +16,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page import parser
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.extract.config import ExtractConfig
+from tests.tasks.stages.crawl.site import Site, linked
 from tests.tasks.stages.crawl.test_recrawl import put
 from tests.tasks.stages.extract.made_pdf import lines, pdf
 

@@ -12,7 +12,6 @@ import signal
 import time
 
 import pytest
-from crawl_site import Site, linked
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.stages.crawl.config import CrawlConfig
@@ -20,6 +19,7 @@ from tasks.stages.crawl.storage.fetchlog import CAPTURED
 from tests.s3_server import Rule
 from tests.soak import soak_but
 from tests.tasks.stages.crawl import fetching
+from tests.tasks.stages.crawl.site import Site, linked
 
 PAGES = 60
 PER_FILE = 5

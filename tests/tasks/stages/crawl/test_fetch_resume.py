@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from crawl_site import Site, linked
 
 from tasks.core.errors import TransientError
 from tasks.core.store import Store
@@ -15,6 +14,7 @@ from tests.s3_server import Rule
 from tests.soak import soak_but
 from tests.tasks.stages.crawl import fetching
 from tests.tasks.stages.crawl.fetching import logged, pages_of, segment_in
+from tests.tasks.stages.crawl.site import Site, linked
 
 
 def config_for(site, **settings):

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from crawl_cycle import Cycle
 
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
@@ -16,6 +15,7 @@ from tasks.stages.crawl.rank import RANKS, scores
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.crawldb import Known
 from tasks.stages.crawl.storage.fetchlist import shares
+from tests.tasks.stages.crawl.cycle import Cycle
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 BASE = {"contact": "mailto:a@b.example", "include_hosts": ("*.example",), "partitions": 1}

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
@@ -14,6 +13,7 @@ from tasks.stages.crawl.hosts import rules
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import Client
+from tests.tasks.stages.crawl.site import Site
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.core.errors import InputError
 from tasks.run import shell
@@ -19,6 +18,7 @@ from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl import policy as policies
 from tasks.stages.crawl.status import LIVE_FILE, SILENT_S, render, status
 from tasks.stages.crawl.visit import Visitor
+from tests.tasks.stages.crawl.site import Site
 from tests.waiting import until
 
 RECIPE = """

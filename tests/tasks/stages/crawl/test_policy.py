@@ -8,14 +8,14 @@ import time
 
 import pytest
 from aiohttp import web
-from crawl_cycle import Cycle
-from crawl_site import Site, linked
 
 from tasks.core.errors import InputError, RecipeError
 from tasks.formats.warc import archive
 from tasks.stages.crawl import policy as policies
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.policy import HostSettings, HostsFile, Policy
+from tests.tasks.stages.crawl.cycle import Cycle
+from tests.tasks.stages.crawl.site import Site, linked
 from tests.tasks.stages.crawl.test_generate import chosen, url_row
 from tests.tasks.stages.crawl.test_recrawl import revised
 

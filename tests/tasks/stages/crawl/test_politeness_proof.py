@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.core.artifact import ArtifactId
 from tasks.formats.web.domain import partition
 from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tests.tasks.stages.crawl import fetching
+from tests.tasks.stages.crawl.site import Site
 
 HOSTS = 50
 PARTITIONS = 3

@@ -6,9 +6,9 @@ from collections import Counter
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.stages.crawl.config import CrawlConfig
+from tests.tasks.stages.crawl.site import Site
 
 WORDS = ("harbour", "tide", "rope", "anchor", "buoy", "crane", "quay", "hull", "keel", "mast", "sail", "wind", "lock")
 WORDS += ("chart", "pilot", "cargo")

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
-from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.web.url import key
@@ -19,6 +18,7 @@ from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.crawldb import DAY_S, URLS
 from tasks.stages.crawl.storage.fetchlist import FETCHLIST
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS, Outcome, to_table
+from tests.tasks.stages.crawl.site import Site
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(days=8)

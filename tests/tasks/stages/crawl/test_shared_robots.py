@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 from aiohttp import web
-from crawl_site import Site, linked
 
 from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
+from tests.tasks.stages.crawl.site import Site, linked
 
 CENTRAL = "central.localhost"
 SITES = 8

@@ -2,8 +2,6 @@
 
 import pyarrow.parquet as pq
 import pytest
-from crawl_cycle import Cycle
-from crawl_site import Site
 
 from tasks.core.store import Store
 from tasks.formats.web.url import authority
@@ -11,6 +9,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.why import why
 from tests.taken_down import take_down
+from tests.tasks.stages.crawl.cycle import Cycle
+from tests.tasks.stages.crawl.site import Site
 
 
 class Obeying(Cycle):

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tasks.formats.warc import archive
 from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.crawl.storage.fetchlog import rules_of
+from tests.tasks.stages.crawl.site import Site
 
 PAGES = {"/": "<a href=/kept>1</a><a href=/closed/a>2</a>", "/kept": "kept", "/closed/a": "<a href=/beyond>3</a>"}
 CLOSED = [{"location": "/closed/", "tdm-reservation": 1, "tdm-policy": "https://h/policy.json"}]

@@ -5,7 +5,6 @@ import json
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.web.robots import Reservations, Robots
@@ -14,6 +13,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.terms import also, header_terms, kept
 from tasks.stages.extract.config import ExtractConfig
+from tests.tasks.stages.crawl.site import Site
 
 ROBOTS = b"""License: https://a.example/license.xml
 Content-Signal: search=yes

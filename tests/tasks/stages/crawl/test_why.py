@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from crawl_site import Site, linked
 
 from tasks.core.errors import InputError
 from tasks.formats.web.robots import Robots, ai_optout_by, decided_by
@@ -17,6 +16,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.why import render, why
 from tests.tasks.formats.web.test_robots import real_files
+from tests.tasks.stages.crawl.site import Site, linked
 
 RECIPE = """
 name = "asked"

@@ -1,6 +1,5 @@
 """Hostile hosts, and one crawl of them in a process of its own beside a good host that must not suffer."""
 
-import importlib.util
 import itertools
 import json
 import os
@@ -12,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# importlib mode puts no test folder on sys.path; these servers are shared by the modules of this folder.
-for _name in ("name_server", "web", "certificates"):
-    _spec = importlib.util.spec_from_file_location(f"hostile_{_name}", Path(__file__).with_name(f"{_name}.py"))
-    _module = importlib.util.module_from_spec(_spec)
-    sys.modules[f"hostile_{_name}"] = _module
-    _spec.loader.exec_module(_module)
-
-from hostile_web import Host, Web, page  # noqa: E402  (the module was made above)
+from tests.tasks.stages.crawl.hostile.web import Host, Web, page
 
 ROOT = Path(__file__).parents[5]
 GOOD_PAGES = 8

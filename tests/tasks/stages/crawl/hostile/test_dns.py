@@ -7,14 +7,14 @@ from contextlib import closing
 
 import pytest
 import uvloop
-from crawl_site import Site
-from hostile_name_server import AAAA, CNAME, SERVFAIL, A, NameServer, Said, addresses
 
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import address, dns
 from tasks.stages.crawl.http.address import RefusedAddressError
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, NoAddressError
+from tests.tasks.stages.crawl.hostile.name_server import AAAA, CNAME, SERVFAIL, A, NameServer, Said, addresses
+from tests.tasks.stages.crawl.site import Site
 
 
 def with_resolver(work, *servers):

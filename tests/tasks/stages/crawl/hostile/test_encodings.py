@@ -5,7 +5,8 @@ import zlib
 
 import brotli
 import pyarrow as pa
-from hostile_web import page
+
+from tests.tasks.stages.crawl.hostile.web import page
 
 TEXT = b"<html><body><a href=/found>found</a>" + b"<p>text</p>" * 50
 BLANK = 100 << 20

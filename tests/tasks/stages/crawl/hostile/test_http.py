@@ -4,10 +4,10 @@ import asyncio
 import socket
 
 import pytest
-from hostile_web import HEAD, endless, page
 
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Client, FetchError
+from tests.tasks.stages.crawl.hostile.web import HEAD, endless, page
 
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\n"

@@ -1,9 +1,9 @@
 """Pages and sitemaps with more links than anybody can follow: memory holds, and what is followed are real pages."""
 
 import pytest
-from hostile_web import page
 
 from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
+from tests.tasks.stages.crawl.hostile.web import page
 
 PAGES = 20
 

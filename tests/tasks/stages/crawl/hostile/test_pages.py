@@ -1,7 +1,8 @@
 """Group 7: HTML that stalls, swells or lies."""
 
 import pytest
-from hostile_web import page
+
+from tests.tasks.stages.crawl.hostile.web import page
 
 FOUND = b"<a href=/found>found</a>"
 MIB = 1 << 20

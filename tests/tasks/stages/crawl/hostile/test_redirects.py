@@ -1,6 +1,6 @@
 """Group 3: redirects that lead inside, nowhere, or on for ever. Redirects on public hosts: test_private_addresses."""
 
-from hostile_web import TDMREP, page, redirect
+from tests.tasks.stages.crawl.hostile.web import TDMREP, page, redirect
 
 
 def test_a_redirect_is_a_new_address_with_checks_of_its_own_or_nothing(web, crawl):

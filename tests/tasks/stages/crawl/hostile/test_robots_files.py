@@ -2,7 +2,7 @@
 
 import gzip
 
-from hostile_web import HEAD, NOT_FOUND, endless, page, redirect
+from tests.tasks.stages.crawl.hostile.web import HEAD, NOT_FOUND, endless, page, redirect
 
 OPEN = b"User-agent: *\nDisallow: /private\n"
 SHUT = b"User-agent: *\nDisallow: /\n"

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from hostile_web import page
 
 from tests.tasks.stages.crawl.hostile.conftest import crawl_in
+from tests.tasks.stages.crawl.hostile.web import page
 
 IP_DELAY_S = 0.15
 HOSTS, PAGES = 10, 2

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from crawl_site import Site, linked
 
 from tests.tasks.stages.crawl.fetching import pages_of, segment_in
+from tests.tasks.stages.crawl.site import Site, linked
 
 PROGRAM = Path(__file__).with_name("run_crawl.py")
 ROOT = Path(__file__).parents[5]

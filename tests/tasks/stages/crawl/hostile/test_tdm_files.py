@@ -2,7 +2,7 @@
 
 import gzip
 
-from hostile_web import HEAD, TDMREP, endless, page, redirect
+from tests.tasks.stages.crawl.hostile.web import HEAD, TDMREP, endless, page, redirect
 
 RESERVED = b'[{"location": "/", "tdm-reservation": 1}]'
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from itertools import product
 
-from hostile_web import TDMREP, page
+from tests.tasks.stages.crawl.hostile.web import TDMREP, page
 
 PAGES = 30
 

@@ -7,8 +7,9 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hostile_web import HEAD, page
 from warcio.archiveiterator import ArchiveIterator
+
+from tests.tasks.stages.crawl.hostile.web import HEAD, page
 
 FORGED = b"\r\n\r\nWARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: http://forged.example/\r\n"
 FORGED += b"WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-000000000000>\r\nContent-Length: 0\r\n\r\n\r\n\r\n"

@@ -1,10 +1,7 @@
-"""The crawl tests' small site, a private network to be kept out of, and Chromium where there is one."""
+"""A private network to be kept out of, and Chromium where there is one."""
 
 import asyncio
-import importlib.util
 import socket
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -13,22 +10,9 @@ from aiohttp.abc import AbstractResolver
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.proxy import Guard
+from tests.tasks.stages.crawl.site import Inside
 
 QUICK = {"settle_ms": 300, "timeout_s": 10.0}
-
-_CRAWL = Path(__file__).parents[3] / "crawl"
-
-
-def _load(name: str, path: Path) -> None:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-
-
-# importlib mode puts no test folder on sys.path; the site is shared with the crawl's own tests.
-_load("crawl_site", _CRAWL / "site.py")
-_load("render_inside", Path(__file__).with_name("inside.py"))
 
 
 @pytest.fixture
@@ -45,8 +29,6 @@ def chromium() -> str:
 
 @pytest.fixture
 def inside():
-    from render_inside import Inside
-
     server = Inside()
     yield server
     server.close()

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from render_inside import Inside
 
 from tasks.stages.crawl.render.proxy import Guard
+from tests.tasks.stages.crawl.site import Inside, Site
 
 
 class Open(Guard):

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 from aiohttp import web
-from crawl_site import Site
 
 from tests.soak import soak_but
+from tests.tasks.stages.crawl.site import Site
 
 
 @pytest.mark.parametrize(

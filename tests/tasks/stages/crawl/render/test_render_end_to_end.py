@@ -1,9 +1,9 @@
 """From a seed to a rendered page: what a browser shows is found where the capture says nothing. With real Chromium."""
 
-from crawl_site import Site
 from fastwarc import ArchiveIterator, WarcRecordType
 
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
+from tests.tasks.stages.crawl.site import Site
 
 SHELL = """<!doctype html><html><head><title>Shop</title></head><body><div id="root"></div>
 <noscript>You need to enable JavaScript to run this app.</noscript><script src="/app.js"></script></body></html>"""

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from crawl_site import Site
 from fastwarc import ArchiveIterator, WarcRecordType
 
 from tasks.core.artifact import Artifact, ArtifactId
@@ -27,6 +26,7 @@ from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_tabl
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tests.soak import soak_but
 from tests.tasks.stages.crawl.fetching import links_table
+from tests.tasks.stages.crawl.site import Site
 
 ROOT = Path(__file__).parents[5]
 APP = """<!doctype html><title>App</title><div id="root"></div><script>
