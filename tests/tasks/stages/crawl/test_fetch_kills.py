@@ -18,7 +18,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage.fetchlog import CAPTURED
 from tests.s3_server import Rule
 from tests.soak import soak_but
-from tests.tasks.stages.crawl import fetching
+from tests.tasks.stages.crawl import cycle
 from tests.tasks.stages.crawl.site import Site, linked
 
 PAGES = 60
@@ -70,15 +70,15 @@ def config(site):
 def whole(site, config, tmp_path_factory):
     """The segment of a fetch that was left alone, and the crawl DB made from it."""
     folder = tmp_path_factory.mktemp("whole")
-    segment = fetching.fetch(folder, config)
-    return segment, fetching.crawl_db(folder, config)
+    segment = cycle.fetch(folder, config)
+    return segment, cycle.crawl_db(folder, config)
 
 
 def kill(folder, config, site, uploads, what, how_many, later):
     """Starts a fetch and kills it; returns whether it was still at work."""
     base = {"answers": len(site.requests), "uploads": uploads(), "seconds": time.monotonic()}
     count = {"answers": lambda: len(site.requests), "uploads": uploads, "seconds": time.monotonic}[what]
-    process = fetching.start(folder, config)
+    process = cycle.start(folder, config)
     deadline = time.monotonic() + 60
     while process.poll() is None and count() - base[what] < how_many:
         assert time.monotonic() < deadline
@@ -98,21 +98,21 @@ def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
     if on_s3:
         s3 = request.getfixturevalue("s3")
         folder = f"s3://sluice/{tmp_path.name}"
-    fetching.cycle(folder, config)
+    cycle.cycle(folder, config)
     if on_s3:
         s3.faults.rules = [Rule("slow", method="PUT", times=10_000, delay_s=0.03)]
         uploads = lambda: s3.faults.told["slow"]  # noqa: E731
     for what, how_many in kills:
         assert kill(folder, config, site, uploads, what, how_many, later), "it had ended before"
-        assert fetching.segment_in(folder) is None
+        assert cycle.segment_in(folder) is None
     if on_s3:
         s3.faults.calm()
-    segment = fetching.fetch(folder, config)
+    segment = cycle.fetch(folder, config)
     left_alone, crawl_db = whole
-    assert fetching.pages_of(segment) == fetching.pages_of(left_alone)
-    assert fetching.logged(segment) == fetching.logged(left_alone)
+    assert cycle.pages_of(segment) == cycle.pages_of(left_alone)
+    assert cycle.logged(segment) == cycle.logged(left_alone)
     assert_sound(segment)
-    assert fetching.crawl_db(folder, config) == crawl_db
+    assert cycle.crawl_db(folder, config) == crawl_db
 
 
 def assert_sound(segment):

@@ -12,8 +12,8 @@ from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tests.s3_server import Rule
 from tests.soak import soak_but
-from tests.tasks.stages.crawl import fetching
-from tests.tasks.stages.crawl.fetching import logged, pages_of, segment_in
+from tests.tasks.stages.crawl import cycle
+from tests.tasks.stages.crawl.cycle import logged, pages_of, segment_in
 from tests.tasks.stages.crawl.site import Site, linked
 
 
@@ -23,8 +23,8 @@ def config_for(site, **settings):
 
 
 def undisturbed(folder, config):
-    fetching.cycle(folder, config)
-    return fetching.fetch(folder, config)
+    cycle.cycle(folder, config)
+    return cycle.fetch(folder, config)
 
 
 def wait_until(condition, process=None):
@@ -41,15 +41,15 @@ def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, a
     with Site(linked(30)) as site:
         config = config_for(site)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         site.requests.clear()
-        process = fetching.start(folder, config)
+        process = cycle.start(folder, config)
         wait_until(lambda: len(site.requests) >= after, process)
         process.kill()
         assert process.wait(20) == -signal.SIGKILL
         assert segment_in(folder) is None
         before = len(site.requests)
-        resumed = fetching.fetch(folder, config)
+        resumed = cycle.fetch(folder, config)
         again = len(site.requests) - before
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
@@ -64,16 +64,16 @@ def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
     with Site(linked(30)) as site:
         config = config_for(site, warc_pages_per_file=1000)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         site.requests.clear()
-        process = fetching.start(folder, config)
+        process = cycle.start(folder, config)
         wait_until(lambda: len(site.requests) >= 12, process)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=20)
         assert process.returncode != 0
         assert b"TransientError" in said
         before = len(site.requests)
-        resumed = fetching.fetch(folder, config)
+        resumed = cycle.fetch(folder, config)
         assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
     assert pages_of(resumed) == pages_of(whole)
     assert len([part for part in resumed.parts if part.name.startswith("warc-")]) == 2
@@ -84,15 +84,15 @@ def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
     with Site(linked(30)) as site:
         config = config_for(site)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
-        attempts = [fetching.start(folder, config) for _ in range(2)]
+        cycle.cycle(folder, config)
+        attempts = [cycle.start(folder, config) for _ in range(2)]
         said = [attempt.communicate(timeout=60)[1] for attempt in attempts]
         codes = [attempt.returncode for attempt in attempts]
         assert 0 in codes or segment_in(folder) is None
         for code, text in zip(codes, said, strict=True):
             assert not code or "TransientError" in text.decode(), text.decode()
         try:
-            fetching.fetch(folder, config)
+            cycle.fetch(folder, config)
         except TransientError:
             pytest.fail("nothing else is at work any more")
     final = segment_in(folder)
@@ -123,7 +123,7 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
     with Site(linked(60)) as site:
         config = config_for(site)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         site.requests.clear()
 
         def outage():
@@ -134,7 +134,7 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
 
         thread = threading.Thread(target=outage)
         thread.start()
-        segment = fetching.fetch(folder, config)
+        segment = cycle.fetch(folder, config)
         thread.join()
     assert pages_of(segment) == pages_of(whole)
     assert logged(segment) == logged(whole)
@@ -154,7 +154,7 @@ def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_
     with Site(pages) as site:
         config = config_for(site, buffer_bytes=1 << 20, warc_pages_per_file=3)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         caplog.clear()  # on a slow disk the undisturbed run may have paused, too
         site.requests.clear()
         stalled = []
@@ -171,7 +171,7 @@ def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_
 
         thread = threading.Thread(target=outage)
         thread.start()
-        segment = fetching.fetch(folder, config)
+        segment = cycle.fetch(folder, config)
         thread.join()
     assert stalled[0] == stalled[1] < 42
     assert pages_of(segment) == pages_of(whole)
@@ -184,9 +184,9 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
     with Site(linked(30)) as site:
         config = config_for(site)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         site.requests.clear()
-        process = fetching.start(folder, config)
+        process = cycle.start(folder, config)
         wait_until(lambda: site.requests, process)
         away(s3)
         wait_until(lambda: len(site.requests) >= 29, process)
@@ -196,7 +196,7 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
         stored = [path for path in Store(folder).list("test/tasks-stages-crawl-fetch/p0/dev/.parts")]
         assert len(stored) <= 2
         s3.faults.calm()
-        resumed = fetching.fetch(folder, config)
+        resumed = cycle.fetch(folder, config)
         again = len(site.requests) - before
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
@@ -209,9 +209,9 @@ def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the
     with Site(linked(30)) as site:
         config = config_for(site)
         whole = undisturbed(tmp_path / "whole", config)
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         site.requests.clear()
-        process = fetching.start(folder, config)
+        process = cycle.start(folder, config)
         wait_until(lambda: site.requests, process)
         away(s3)
         wait_until(lambda: len(site.requests) >= 16, process)
@@ -221,6 +221,6 @@ def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the
         assert b"has not taken the last captures" in said
         before = len(site.requests)
         s3.faults.calm()
-        resumed = fetching.fetch(folder, config)
+        resumed = cycle.fetch(folder, config)
         assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
     assert pages_of(resumed) == pages_of(whole)

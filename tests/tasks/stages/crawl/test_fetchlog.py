@@ -8,7 +8,7 @@ import pytest
 from tasks.formats.web.domain import link
 from tasks.formats.web.url import key
 from tasks.stages.crawl.storage.fetchlog import PAGE, SITEMAP, SUCCESS, Outcome, from_tables, to_table
-from tests.tasks.stages.crawl.fetching import links_table
+from tests.tasks.stages.crawl.cycle import links_table
 
 PARTITIONS = 3
 

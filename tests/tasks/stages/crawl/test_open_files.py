@@ -13,7 +13,7 @@ import uvloop
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
-from tests.tasks.stages.crawl.fetching import ROOT, cycle, logged, segment_in, start
+from tests.tasks.stages.crawl.cycle import ROOT, cycle, logged, segment_in, start
 
 HOSTS = 1100
 LIMIT = 1024

@@ -22,7 +22,7 @@ from tasks.core.artifact import ArtifactId
 from tasks.formats.web.domain import partition
 from tasks.formats.web.robots import TDMREP
 from tasks.stages.crawl.config import CrawlConfig
-from tests.tasks.stages.crawl import fetching
+from tests.tasks.stages.crawl import cycle
 from tests.tasks.stages.crawl.site import Site
 
 HOSTS = 50
@@ -135,9 +135,9 @@ def town(tmp_path_factory):
             latency_factor=LATENCY_FACTOR,
             warc_pages_per_file=5,
         )
-        fetching.cycle(folder, config)
+        cycle.cycle(folder, config)
         members = [f"p{number}" for number in range(PARTITIONS)]
-        running = {member: fetching.start(folder, config, member) for member in members}
+        running = {member: cycle.start(folder, config, member) for member in members}
         owner = {name: f"p{partition(town.url('/', name), PARTITIONS)}" for name in names}
         victim = "p2"
         wait_for(lambda: sum(owner[name] == victim and at is not None for name, _, at in town.banned) >= 3)
@@ -148,12 +148,12 @@ def town(tmp_path_factory):
         # The retry runs on another machine.
         scratch = Path(folder) / ArtifactId(f"test/tasks-stages-crawl-fetch/{victim}", "dev").path / ".scratch"
         shutil.rmtree(scratch)
-        running[victim] = fetching.start(folder, config, victim)
+        running[victim] = cycle.start(folder, config, victim)
         for process in running.values():
             _, said = process.communicate(timeout=120)
             assert process.returncode == 0, said.decode()[-2000:]
         town.owner, town.victim = owner, victim
-        town.segments = [fetching.segment_in(folder, member) for member in members]
+        town.segments = [cycle.segment_in(folder, member) for member in members]
         yield town
 
 
@@ -167,7 +167,7 @@ def by_host(town):
 def test_every_page_of_every_host_was_had(town):
     pages = {}
     for segment in town.segments:
-        pages |= fetching.pages_of(segment)
+        pages |= cycle.pages_of(segment)
         assert segment.verify() == []
     assert len(pages) == HOSTS * PAGES
 

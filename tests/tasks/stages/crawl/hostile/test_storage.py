@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.stages.crawl.fetching import pages_of, segment_in
+from tests.tasks.stages.crawl.cycle import pages_of, segment_in
 from tests.tasks.stages.crawl.site import Site, linked
 
 PROGRAM = Path(__file__).with_name("run_crawl.py")

@@ -25,7 +25,7 @@ from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_table
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tests.soak import soak_but
-from tests.tasks.stages.crawl.fetching import links_table
+from tests.tasks.stages.crawl.cycle import links_table
 from tests.tasks.stages.crawl.site import Site
 
 ROOT = Path(__file__).parents[5]
