@@ -14,7 +14,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.connection import Files, LookUpError, dialled
-from tests.tasks.stages.crawl.hostile.certificates import Authority
+from tests.tasks.stages.crawl.hostile.web import Authority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 

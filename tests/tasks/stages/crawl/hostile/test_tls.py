@@ -3,8 +3,7 @@
 import socket
 from contextlib import closing
 
-from tests.tasks.stages.crawl.hostile.certificates import Authority
-from tests.tasks.stages.crawl.hostile.web import page
+from tests.tasks.stages.crawl.hostile.web import Authority, page
 
 
 def test_only_a_certificate_that_proves_the_name_is_accepted(web, crawl, tmp_path):
