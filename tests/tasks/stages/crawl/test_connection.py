@@ -1,4 +1,7 @@
-"""Connections: the first address that takes one, one kept per host, and nothing on it that nobody asked for."""
+"""Connections: the first address that takes one, one kept per host, and nothing on it that nobody asked for.
+
+Large bodies wait on the wire while others take all the room, and none of them for ever.
+"""
 
 import asyncio
 import socket
@@ -13,7 +16,7 @@ import uvloop
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.connection import Files, LookUpError, dialled
+from tasks.stages.crawl.http.connection import ROOM, SMALL, Files, LookUpError, Room, dialled
 from tests.tasks.stages.crawl.hostile.web import Authority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
@@ -265,3 +268,57 @@ def test_a_large_answer_that_breaks_off_gives_its_place_back():
 
     with server(broken) as (url, _):
         uvloop.run(asyncio.wait_for(run(url), 20))
+
+
+LARGE = 8 << 20
+
+
+class Wire:
+    """A connection that notes whether it is read."""
+
+    def __init__(self):
+        self.read = True
+
+    def pause(self):
+        assert self.read
+        self.read = False
+
+    def read_on(self):
+        assert not self.read
+        self.read = True
+
+
+def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
+    async def scenario():
+        room, count = Room(), ROOM // (LARGE - SMALL)
+        ends = [asyncio.Event() for _ in range(count + 3)]
+        visits = [asyncio.create_task(end.wait()) for end in ends]
+        wires = [Wire() for _ in visits]
+        for visit, wire in zip(visits, wires, strict=True):
+            room.take(visit, wire, SMALL)
+            for size in range(1 << 20, LARGE + 1, 1 << 20):
+                if wire.read:
+                    room.take(visit, wire, size)
+        assert [wire.read for wire in wires] == [True] * count + [False] * 3
+        # The first never waits, however much the others have taken.
+        room.take(visits[0], wires[0], 2 * LARGE)
+        assert wires[0].read
+        ends[0].set()
+        await visits[0]
+        await asyncio.sleep(0)
+        assert all(wire.read for wire in wires)
+
+    asyncio.run(scenario())
+
+
+def test_small_bodies_need_no_room():
+    async def scenario():
+        room = Room()
+        visits = [asyncio.create_task(asyncio.sleep(0)) for _ in range(2000)]
+        wires = [Wire() for _ in visits]
+        for visit, wire in zip(visits, wires, strict=True):
+            room.take(visit, wire, SMALL)
+        assert all(wire.read for wire in wires)
+        await asyncio.gather(*visits)
+
+    asyncio.run(scenario())
