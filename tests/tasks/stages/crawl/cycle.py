@@ -1,6 +1,6 @@
-"""One crawl cycle, stage by stage, as the catalogue binds them. Not a test module.
+"""One crawl cycle, stage by stage, as the catalogue binds them, and single fetches. Not a test module.
 
-Fetch tasks as processes of their own, for tests that kill them, and what they have captured. Not a test module.
+Fetches run in this process, or as processes of their own for tests that kill them.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Connections: the first address that takes one, one kept per host, and nothing on it that nobody asked for.
+"""Connections: the first address that takes one, one kept per host, and no bytes on it without a request.
 
 Large bodies wait on the wire while others take all the room, and none of them for ever.
 """

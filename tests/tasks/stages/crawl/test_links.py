@@ -1,7 +1,4 @@
-"""
-
-Pages of the kinds that documentation generators make, written after them by hand: every link is read, no other.
-"""
+"""Links of pages: every one is read and no other, also on pages of the kinds that documentation generators make."""
 
 import asyncio
 import time

@@ -1,6 +1,6 @@
-"""Hostile web hosts on loopback: each has a port of its own and answers with bytes as they are. Not a test module.
+"""Hostile web hosts on loopback, and certificates, good and bad, of an authority of the tests' own. Not a test module.
 
-Certificates, good and bad, of an authority of the tests' own. Not a test module.
+Each host has a port of its own and answers with bytes as they are.
 """
 
 import asyncio
