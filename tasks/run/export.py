@@ -33,13 +33,12 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
-from tasks.formats.tokens import token_files
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
 from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tokens.readings import TUNED
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
-from tasks.formats.tokens.token_files import write_tar
+from tasks.formats.tokens.token_files import bin_type, write_megatron_index, write_tar
 from tasks.run import lineage
 from tasks.run.catalogue import MAKERS
 from tasks.run.trace.cards import card, tuned_card
@@ -180,7 +179,7 @@ class _Exporter:
 
 def _megatron(exporter: _Exporter) -> None:
     """One pair of files per source and split, and beside it the document of each sequence."""
-    dtype = token_files.bin_type(exporter.shards.format.vocab_size)
+    dtype = bin_type(exporter.shards.format.vocab_size)
     for source, split, names in exporter.groups():
         about: dict[str, list[Any]] = {"id": [], "url": [], "n_tokens": []}
         stem = f"{source}-{split}"
@@ -190,7 +189,7 @@ def _megatron(exporter: _Exporter) -> None:
                 for column, value in zip(about.values(), (doc_id, url, len(tokens)), strict=True):
                     column.append(value)
         with open(exporter.folder / f"{stem}.idx", "wb") as file:
-            token_files.write_index(file, np.array(about["n_tokens"], dtype=np.int64), dtype)
+            write_megatron_index(file, np.array(about["n_tokens"], dtype=np.int64), dtype)
         pq.write_table(pa.table(about), exporter.folder / f"{stem}.documents.parquet", compression="zstd")
         for suffix in ("bin", "idx", "documents.parquet"):
             exporter.documents[f"{stem}.{suffix}"] = len(about["id"])

@@ -157,6 +157,7 @@ REPEAT = pa.schema(
 
 _HASHES = 2**64
 
+
 def parts_of(extracted: Artifact) -> list[str]:
     """Returns the names of the parts of an artifact of documents; raises InputError where there is none."""
     names = extracted.names("documents/")

@@ -5,8 +5,8 @@ Writes and reads, for each part of documents, packed and without a header, each 
     index/<part>-documents.bin   DOCUMENT (40 bytes) per document, in the order of the shards' names and of their rows
     index/<part>-urls.bin        the URLs, UTF-8, in the same order
 
-and the keys of their URLs, ids and domains (`documents.key_index`). The shards and rows of a part stand in its record, so
-the place of a document in a file is computed, and a look-up reads only the blocks that hold the answer.
+and the keys of their URLs, ids and domains (`documents.key_index`). The shards and rows of a part stand in its record,
+so the place of a document in a file is computed, and a look-up reads only the blocks that hold the answer.
 """
 
 from bisect import bisect_right

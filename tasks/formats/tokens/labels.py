@@ -1,10 +1,8 @@
-"""Labels of documents in token shards: columns by which sequences can be grouped, and how their values are spelt.
+"""Names by which sequences are grouped: of sources, as recipes write them, and of other labels of documents in shards.
 
-A label is a name: it stands in messages, in mixtures of recipes and in file names. Letters, digits and `-_.` of ASCII
-stand for themselves, every other byte of the UTF-8 form is `%` and two hex digits, so that different values have
-different names; the absence of a value is `unknown`. Imports the standard library only.
-
-Names of sources, as recipes write them. Imports pydantic only.
+A label stands in messages, in mixtures of recipes and in file names. Letters, digits and `-_.` of ASCII stand for
+themselves, every other byte of the UTF-8 form is `%` and two hex digits, so that different values have different names;
+the absence of a value is `unknown`. Recipes read this: it imports pydantic and no more.
 """
 
 from datetime import datetime

@@ -1,12 +1,12 @@
-"""Marks of a training run: from which step on it no longer read some documents, taken down meanwhile or poisoned.
+"""Withheld documents: where they lie in the token shards, and from which step on a training run no longer read them.
 
-Writes and reads `withheld.json` of a checkpoint, a list of {step, takedowns, rows: {shard: [row, ..]}}, ascending by
-step: from that step on these rows of the token shards were blank. A mark of documents that spoilt a step has no
-takedowns and a `reason`, and `shards` where all of a shard is blank. The file is there only where there is a mark.
+Reads the document index of the shards (`index`) for the rows that are taken down, so that shards made before a takedown
+serve after it.
 
-Withheld rows: where in the token shards the documents lie that were taken down.
-
-Reads the document index of the shards (`index`), so that shards made before a takedown serve after it.
+Writes and reads `withheld.json` of a checkpoint, the marks of the run: a list of {step, takedowns, rows: {shard: [row,
+..]}}, ascending by step. From that step on these rows of the token shards were blank. A mark of documents that spoilt a
+step has no takedowns and a `reason`, and `shards` where all of a shard is blank. The file is there only where there is
+a mark.
 """
 
 from bisect import bisect_left
@@ -25,6 +25,9 @@ from tasks.formats.tokens.index import ENTRIES, DocumentIndex, Entry
 from tasks.formats.web.domain import is_public_suffix
 
 FILE = "withheld.json"
+
+Rows = Mapping[str, NDArray[np.int64]]
+"""Shard -> rows of documents, ascending; shards without any are left out."""
 
 
 class Mark(Config):
@@ -83,10 +86,6 @@ def _text(content: bytes | str) -> str:
 def plain(marks: Sequence[Mark]) -> list[dict[str, Any]]:
     """Returns marks as JSON values."""
     return [mark.model_dump(mode="json") for mark in marks]
-
-
-Rows = Mapping[str, NDArray[np.int64]]
-"""Shard -> rows of documents, ascending; shards without any are left out."""
 
 
 def withheld_rows(shards: Artifact, tombstones: Tombstones) -> dict[str, NDArray[np.int64]]:

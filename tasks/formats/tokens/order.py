@@ -9,17 +9,12 @@ Two maps, both invertible:
     i-th draw from source s          ->  epoch i // N, sequence perm(i % N)  (keyed permutation per source and epoch)
 
 The schedule is periodic with at most 100,000 slots (weights are on a grid of 1/100,000, see `mixture`), so it is
-computed once, in 0.2 s at worst, and every query is one table look-up or one binary search.
+computed once, in 0.2 s at worst, and every query is one table look-up or one binary search. The permutation needs
+constant memory.
 
 A run may have two stages, the second (anneal) with other weights. Each has a schedule of its own, so the shares are
 exact within each; the draws of a source are counted on over the boundary, so that no sequence comes again before the
 source's epoch ends.
-
-A keyed permutation of 0 .. n-1 in constant memory, and its inverse.
-
-A Feistel network over the smallest power of two that is not below n; positions outside the range are permuted again
-until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). The domain is
-less than 2 n, so a walk takes less than 2 applications on average.
 """
 
 import hashlib
@@ -42,7 +37,11 @@ _U64 = np.uint64
 
 
 class Permutation:
-    """A permutation of 0 .. n-1 that depends on `key` alone.
+    """A permutation of 0 .. n-1 that depends on `key` alone, and its inverse.
+
+    A Feistel network over the smallest power of two that is not below n; positions outside the range are permuted again
+    until they are inside (cycle walking; Black & Rogaway 2002, "Ciphers with Arbitrary Finite Domains"). The domain is
+    less than 2 n, so a walk takes less than 2 applications on average.
 
     Args:
         n: size of the range, 1 .. 2**62.

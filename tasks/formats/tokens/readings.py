@@ -1,10 +1,7 @@
-"""Readings: which sequences contain tokens of a document, which steps read these, and which checkpoints came after.
+"""Readings: which sequences have tokens of a document or example, which steps read these, which checkpoints came after.
 
-Reads a plan, and of a checkpoint `run.json`, `loss.parquet` and `withheld.json` as far as they exist.
-
-Who read an example: the steps of a fine-tuning, and the states of the model that came after them.
-
-Reads `run.json`, `loss.jsonl` and `withheld.json` of an artifact `finetuned`, and the examples that its record names.
+Reads a plan, and of a checkpoint `run.json`, `loss.parquet` and `withheld.json` as far as they exist; of a fine-tuned
+model `run.json`, `loss.jsonl` and `withheld.json`, and the examples that its record names.
 """
 
 import json
@@ -30,6 +27,11 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TRAIN, parse_shard_name
 
 _SETTINGS = ("steps", "batch_size", "seed", "weights", "anneal", "checkpoint_steps")
+
+TUNED = "finetuned"
+"""Kind of the artifacts that are fine-tuned models."""
+EXAMPLES = "examples"
+"""Role of the examples among the inputs of a fine-tuning, and kind of the artifacts."""
 
 
 @dataclass(frozen=True)
@@ -163,12 +165,6 @@ class Readings:
         for first, length in ranges:
             found.update(self._plan.sequences_of(source, shard, row, begin + first, begin + first + length))
         return sorted(found)
-
-
-TUNED = "finetuned"
-"""Kind of the artifacts that are fine-tuned models."""
-EXAMPLES = "examples"
-"""Role of the examples among the inputs of a fine-tuning, and kind of the artifacts."""
 
 
 class Page(NamedTuple):

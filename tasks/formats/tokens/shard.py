@@ -1,7 +1,7 @@
 """Token shards: whole documents as tokens in memory-mapped Arrow IPC files, written once.
 
-Reads and writes `<source>-<split>-<part>-<piece>.arrow`, with one source and one split ("train" or "heldout"). Each row
-is a document:
+Reads and writes `shards/<source>-<split>-<part>-<piece>.arrow`, with one source and one split ("train" or "heldout").
+Each row is a document:
 
     doc_uid   fixed_size_binary(16)   the document's id as bytes
     tokens    list<uint16 | uint32>   2 bytes per token up to 65,536 entries; the last token is end-of-text
@@ -10,20 +10,10 @@ is a document:
     source, split  string
     label columns  dictionary<int32, string>   columns of the document by which sequences can be grouped (`labels`)
 
-Files are not compressed, so a slice of a document is a view into the page cache, without a copy. The schema metadata
-has `vocab_size`, `eos_id` and the sha256 of the tokenizer.
-
-Label columns of token shards: strings of few values, coded by a dictionary that a shard has once.
-
-The dictionary is sorted, so that equal documents give equal bytes; see `labels` for the spelling of values.
-
-Parts of a token shard (`shard`) without the rest of it: its format, the ids of some documents, a label of one.
-
-Reads an open binary file, of which only the ranges that hold these are read.
-
-All shards of an encoding, by name.
-
-Reads `shards/`; a file is fetched and mapped when it is first read.
+Files are not compressed, so a slice of a document is a view into the page cache, without a copy. Dictionaries are
+sorted, so equal documents give equal bytes. The schema metadata has `vocab_size`, `eos_id` and the sha256 of the
+tokenizer. `Shard` maps a whole file, `ShardSet` all shards of an encoding; `read_format`, `read_uids` and `read_label`
+read a few ranges of an open file.
 """
 
 import json
@@ -43,68 +33,7 @@ from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, label
 
-LABEL_TYPE = pa.dictionary(pa.int32(), pa.string())
-
-
-def coded(values: Sequence[str]) -> pa.DictionaryArray:
-    """Codes the values of one column of a shard, shape (rows,).
-
-    >>> coded(["silver", "gold", "silver"]).dictionary.to_pylist()
-    ['gold', 'silver']
-    """
-    names = pa.array(sorted(set(values)), pa.string())
-    codes = pc.index_in(pa.array(values, pa.string()), names)
-    return pa.DictionaryArray.from_arrays(codes, names)
-
-
-def column_of(name: str) -> str:
-    """Returns the column of the documents that a label is read from.
-
-    >>> column_of("tier"), column_of("metadata.topic")
-    ('tier', 'metadata')
-    """
-    return name.partition(".")[0]
-
-
-def spelt(column: pa.Array, name: str) -> list[str]:
-    """Returns the label of each value of a column of the documents, shape (rows,).
-
-    Args:
-        column: the column that `column_of` names.
-        name: the label; after a dot it names a field of the column's JSON objects.
-
-    Raises:
-        InputError: as `label` does.
-    """
-    if field := name.partition(".")[2]:
-        return [label(json.loads(value).get(field) if value else None, name) for value in column.to_pylist()]
-    if not pa.types.is_string(column.type):
-        return [label(value, name) for value in column.to_pylist()]
-    values = column.dictionary_encode()  # few values: each is spelt once
-    names = [label(value, name) for value in values.dictionary.to_pylist()]
-    return [label(None, name) if code is None else names[code] for code in values.indices.to_pylist()]
-
-
-def check_column(schema: pa.Schema, name: str) -> None:
-    """Raises InputError unless a shard of the schema has `source` or a label column of that name."""
-    known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
-    if name not in known:
-        raise InputError(
-            f'the token shards have no column "{name}": {nearest(name, known)}',
-            "name it in [encode] columns and run the stage encode again",
-        )
-
-
-def read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
-    """Returns `source` or a label column over all batches of a shard; raises InputError if there is none."""
-    check_column(schema, name)
-    parts = [batch.column(name) for batch in batches]
-    whole = pa.chunked_array(parts, schema.field(name).type)
-    if name == SOURCE:
-        whole = whole.dictionary_encode()
-    whole = whole.unify_dictionaries().combine_chunks()
-    return whole if isinstance(whole, pa.DictionaryArray) else whole.chunk(0)
-
+_LABEL_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 TRAIN = "train"
 HELDOUT = "heldout"
@@ -141,7 +70,7 @@ class TokenFormat:
             ("n_bytes", pa.uint32()),
             ("source", pa.string()),
             ("split", pa.string()),
-            *((name, LABEL_TYPE) for name in labels),
+            *((name, _LABEL_TYPE) for name in labels),
         ]
         meta = json.dumps(self.__dict__, sort_keys=True).encode()
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields], metadata={META: meta})
@@ -195,7 +124,7 @@ def write_shard(file: BinaryIO, buffer: ShardBuffer, fmt: TokenFormat) -> NDArra
         the first token of each document, as `Shard.token_offsets`, shape (rows,).
     """
     schema = fmt.schema(buffer.labels)
-    labels = [coded(values) for values in buffer.labels.values()]
+    labels = [_coded(values) for values in buffer.labels.values()]
     found = [np.empty(0, np.int64)]
     sink = pa.PythonFile(file, mode="w")
     with pa.ipc.new_file(sink, schema) as writer:
@@ -229,6 +158,34 @@ def _from_tokens_on(batch: pa.RecordBatch) -> int:
     message = memoryview(batch.serialize())
     before = 8 + int.from_bytes(message[4:8], "little") + 16 * len(batch) + -(-4 * (len(batch) + 1) // 8) * 8
     return len(message) - before
+
+
+def column_of(name: str) -> str:
+    """Returns the column of the documents that a label is read from.
+
+    >>> column_of("tier"), column_of("metadata.topic")
+    ('tier', 'metadata')
+    """
+    return name.partition(".")[0]
+
+
+def spelt(column: pa.Array, name: str) -> list[str]:
+    """Returns the label of each value of a column of the documents, shape (rows,).
+
+    Args:
+        column: the column that `column_of` names.
+        name: the label; after a dot it names a field of the column's JSON objects.
+
+    Raises:
+        InputError: as `label` does.
+    """
+    if inner := name.partition(".")[2]:
+        return [label(json.loads(value).get(inner) if value else None, name) for value in column.to_pylist()]
+    if not pa.types.is_string(column.type):
+        return [label(value, name) for value in column.to_pylist()]
+    values = column.dictionary_encode()  # few values: each is spelt once
+    names = [label(value, name) for value in values.dictionary.to_pylist()]
+    return [label(None, name) if code is None else names[code] for code in values.indices.to_pylist()]
 
 
 class Shard:
@@ -304,7 +261,7 @@ class Shard:
 
     def column(self, name: str) -> pa.DictionaryArray:
         """Returns `source` or a label column, shape (rows,); raises InputError if the shard has no such column."""
-        return read_column(self._batches(), self._reader.schema, name)
+        return _read_column(self._batches(), self._reader.schema, name)
 
     def uid(self, row: int) -> bytes:
         """Returns the id of the document in a row."""
@@ -366,44 +323,36 @@ class _Piece:
         return cls(batch, flat, tokens.offsets.to_numpy(), (flat.ctypes.data - file) // itemsize)
 
 
-def read_format(file: BinaryIO, name: str) -> TokenFormat:
-    """Returns the format of a shard; `name` is for messages.
+def _read_column(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> pa.DictionaryArray:
+    """Returns `source` or a label column over all batches of a shard; raises InputError if there is none."""
+    _check_column(schema, name)
+    parts = [batch.column(name) for batch in batches]
+    whole = pa.chunked_array(parts, schema.field(name).type)
+    if name == SOURCE:
+        whole = whole.dictionary_encode()
+    whole = whole.unify_dictionaries().combine_chunks()
+    return whole if isinstance(whole, pa.DictionaryArray) else whole.chunk(0)
 
-    Raises:
-        InputError: the file is not a token shard.
+
+def _check_column(schema: pa.Schema, name: str) -> None:
+    """Raises InputError unless a shard of the schema has `source` or a label column of that name."""
+    known = [SOURCE, *(field.name for field in schema if field.name not in BASE_COLUMNS)]
+    if name not in known:
+        raise InputError(
+            f'the token shards have no column "{name}": {nearest(name, known)}',
+            "name it in [encode] columns and run the stage encode again",
+        )
+
+
+def _coded(values: Sequence[str]) -> pa.DictionaryArray:
+    """Codes the values of one column of a shard, shape (rows,).
+
+    >>> _coded(["silver", "gold", "silver"]).dictionary.to_pylist()
+    ['gold', 'silver']
     """
-    try:
-        return TokenFormat(**json.loads(_opened(file).schema.metadata[META]))
-    except (pa.ArrowInvalid, KeyError, TypeError) as error:
-        raise InputError(f"{name} is not a readable token shard ({error})", "run the stage encode again") from None
-
-
-def read_uids(file: BinaryIO, rows: Collection[int]) -> dict[int, str]:
-    """Returns the ids (hex) of the documents in some rows of a shard, by row."""
-    reader = _opened(file)
-    found = {}
-    for index in sorted({row // BATCH_ROWS for row in rows}):
-        uids = reader.get_batch(index).column("doc_uid")
-        inside = (row for row in rows if row // BATCH_ROWS == index)
-        found.update({row: uids[row % BATCH_ROWS].as_py().hex() for row in inside})
-    return found
-
-
-def read_label(file: BinaryIO, row: int, name: str) -> str:
-    """Returns the value of `source` or of a label column of the document in a row.
-
-    Raises:
-        InputError: the shard has no such column.
-    """
-    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
-    check_column(schema, name)
-    batch = _opened(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
-    return str(batch.column(name)[row % BATCH_ROWS].as_py())
-
-
-def _opened(file: BinaryIO, column: int = 0) -> Any:
-    # The first column is `doc_uid`. Of columns that are not included not a byte is read.
-    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[column]))
+    names = pa.array(sorted(set(values)), pa.string())
+    codes = pc.index_in(pa.array(values, pa.string()), names)
+    return pa.DictionaryArray.from_arrays(codes, names)
 
 
 class ShardSet:
@@ -486,3 +435,43 @@ class ShardSet:
             shard = self.shard(name)
             for row, (length, size) in enumerate(zip(shard.lengths.tolist(), shard.n_bytes.tolist(), strict=True)):
                 yield shard.uid(row), shard.slice(row, 0, length), size
+
+
+def read_format(file: BinaryIO, name: str) -> TokenFormat:
+    """Returns the format of a shard; `name` is for messages.
+
+    Raises:
+        InputError: the file is not a token shard.
+    """
+    try:
+        return TokenFormat(**json.loads(_opened(file).schema.metadata[META]))
+    except (pa.ArrowInvalid, KeyError, TypeError) as error:
+        raise InputError(f"{name} is not a readable token shard ({error})", "run the stage encode again") from None
+
+
+def read_uids(file: BinaryIO, rows: Collection[int]) -> dict[int, str]:
+    """Returns the ids (hex) of the documents in some rows of a shard, by row."""
+    reader = _opened(file)
+    found = {}
+    for index in sorted({row // BATCH_ROWS for row in rows}):
+        uids = reader.get_batch(index).column("doc_uid")
+        inside = (row for row in rows if row // BATCH_ROWS == index)
+        found.update({row: uids[row % BATCH_ROWS].as_py().hex() for row in inside})
+    return found
+
+
+def read_label(file: BinaryIO, row: int, name: str) -> str:
+    """Returns the value of `source` or of a label column of the document in a row.
+
+    Raises:
+        InputError: the shard has no such column.
+    """
+    schema = pa.ipc.open_file(pa.PythonFile(file, mode="r")).schema
+    _check_column(schema, name)
+    batch = _opened(file, schema.get_field_index(name)).get_batch(row // BATCH_ROWS)
+    return str(batch.column(name)[row % BATCH_ROWS].as_py())
+
+
+def _opened(file: BinaryIO, column: int = 0) -> Any:
+    # The first column is `doc_uid`. Of columns that are not included not a byte is read.
+    return pa.ipc.open_file(pa.PythonFile(file, mode="r"), options=pa.ipc.IpcReadOptions(included_fields=[column]))

@@ -1,27 +1,23 @@
 """Suffix arrays over token shards: where any run of tokens stands in the training text.
 
-Writes and reads `spans/<group>.arrow`: a memory-mapped Arrow IPC file of one batch, for a group of shards whose tokens
-are read as one text, shard after shard, document after document:
+Writes and reads, for a group of shards whose tokens are read as one text, shard after shard, document after document:
 
-    position u32   where a suffix of the text begins, in tokens; the suffixes in lexicographic order
+    spans/<group>.arrow       a memory-mapped Arrow IPC file of one batch, with the column `position` u32: where a
+                              suffix of the text begins, in tokens; the suffixes in lexicographic order
+    spans/<group>-sample.npy  the first 8 tokens of every 512th suffix as bytes, the highest byte of each token first,
+                              shape (suffixes / 512,)
 
 The schema metadata has the names of the shards and the number of tokens. Tokens are not copied: a look-up is a binary
-search between two suffixes that `span_sample` finds, and touches a few pages of this file and of the shards (Manber and
-Myers, "Suffix arrays", SIAM J. Comput. 22, 1993). Every document ends with the end-of-text token, so a run of tokens
-without it lies within one document.
-
-Sample of a suffix array, small enough to be held in memory: where a binary search in the whole begins and ends.
-
-Writes and reads `spans/<group>-sample.npy`: the first 8 tokens of every 512th suffix as bytes, the highest byte of each
-token first, shape (suffixes / 512,). A search in it saves half of the steps in the whole array, each of which reads
-two pages that no other look-up needs.
+search and touches a few pages of this file and of the shards (Manber and Myers, "Suffix arrays", SIAM J. Comput. 22,
+1993). It begins in the sample, in memory, which saves half of the steps, each of which reads two pages that no other
+look-up needs. Every document ends with the end-of-text token, so a run of tokens without it lies within one document.
 """
 
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,70 +29,12 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import ShardSet
 
-EVERY = 512
-_TOKENS = 8
-
-
-class Readable(Protocol):
-    """A text of tokens."""
-
-    def read(self, position: int, count: int) -> list[int]:
-        """Returns `count` tokens from a position, fewer at the end of the text."""
-
-
-def write_sample(file: BinaryIO, suffixes: NDArray[np.uint32], text: Readable, itemsize: int) -> None:
-    """Writes the sample of a suffix array; tokens have `itemsize` bytes."""
-    keys = (_key(text.read(int(position), _TOKENS), itemsize) for position in suffixes[::EVERY])
-    np.lib.format.write_array(file, np.array(list(keys), dtype=f"S{_TOKENS * itemsize}"), allow_pickle=False)
-
-
-def _key(tokens: Sequence[int], itemsize: int) -> bytes:
-    return np.array(tokens, dtype=f">u{itemsize}").tobytes()
-
-
-class Sample:
-    """The sample of one suffix array, in memory.
-
-    Args:
-        path: local path of the file.
-        suffixes: number of suffixes of the whole array.
-        itemsize: bytes per token.
-
-    Raises:
-        InputError: the file is not readable, or is of another array.
-    """
-
-    def __init__(self, path: str, suffixes: int, itemsize: int) -> None:
-        try:
-            self._keys: NDArray[np.bytes_] = npy.load(path)
-        except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path} is not readable ({error})", "run the stage spans again") from None
-        if self._keys.dtype != f"S{_TOKENS * itemsize}" or len(self._keys) != -(-suffixes // EVERY):
-            raise InputError(f"{path} is of another suffix array", "run the stage spans again")
-        self._suffixes = suffixes
-        self._itemsize = itemsize
-
-    def between(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """Returns the range (first, end) of suffixes with the place of some tokens among them.
-
-        It has the last suffix before that place and the first one behind it, and all that begin with the tokens.
-        """
-        # A key may end in zeros, which NumPy does not tell from padding: equal keys are left within the range.
-        least, most = self._edges(tokens)
-        before = int(np.searchsorted(self._keys, least, "left")) - 1
-        behind = int(np.searchsorted(self._keys, most, "right"))
-        return max(before, 0) * EVERY, min(behind * EVERY + 1, self._suffixes)
-
-    def _edges(self, tokens: Sequence[int]) -> Iterator[bytes]:
-        key = _key(tokens[:_TOKENS], self._itemsize)
-        yield key
-        yield key.ljust(_TOKENS * self._itemsize, b"\xff")
-
-
 FOLDER = "spans"
 MOST_TOKENS = 2**32
 SCHEMA = pa.schema([pa.field("position", pa.uint32(), nullable=False)])
 _META = b"sluice.spans"
+SAMPLED_EVERY = 512
+_SAMPLED_TOKENS = 8
 _FIRST, _NEXT = 16, 512  # tokens compared at once: most suffixes differ early, and equal ones are long
 
 
@@ -226,12 +164,61 @@ def write_suffixes(file: BinaryIO, suffixes: NDArray[np.uint32], shards: Sequenc
         writer.write_batch(pa.record_batch([pa.array(suffixes)], schema=schema))
 
 
+def write_sample(file: BinaryIO, suffixes: NDArray[np.uint32], text: Text, itemsize: int) -> None:
+    """Writes the sample of a suffix array; tokens have `itemsize` bytes."""
+    keys = (_key(text.read(int(position), _SAMPLED_TOKENS), itemsize) for position in suffixes[::SAMPLED_EVERY])
+    np.lib.format.write_array(file, np.array(list(keys), dtype=f"S{_SAMPLED_TOKENS * itemsize}"), allow_pickle=False)
+
+
+def _key(tokens: Sequence[int], itemsize: int) -> bytes:
+    return np.array(tokens, dtype=f">u{itemsize}").tobytes()
+
+
+class Sample:
+    """The sample of one suffix array, in memory.
+
+    Args:
+        path: local path of the file.
+        suffixes: number of suffixes of the whole array.
+        itemsize: bytes per token.
+
+    Raises:
+        InputError: the file is not readable, or is of another array.
+    """
+
+    def __init__(self, path: str, suffixes: int, itemsize: int) -> None:
+        try:
+            self._keys: NDArray[np.bytes_] = npy.load(path)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"{path} is not readable ({error})", "run the stage spans again") from None
+        if self._keys.dtype != f"S{_SAMPLED_TOKENS * itemsize}" or len(self._keys) != -(-suffixes // SAMPLED_EVERY):
+            raise InputError(f"{path} is of another suffix array", "run the stage spans again")
+        self._suffixes = suffixes
+        self._itemsize = itemsize
+
+    def between(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """Returns the range (first, end) of suffixes with the place of some tokens among them.
+
+        It has the last suffix before that place and the first one behind it, and all that begin with the tokens.
+        """
+        # A key may end in zeros, which NumPy does not tell from padding: equal keys are left within the range.
+        least, most = self._edges(tokens)
+        before = int(np.searchsorted(self._keys, least, "left")) - 1
+        behind = int(np.searchsorted(self._keys, most, "right"))
+        return max(before, 0) * SAMPLED_EVERY, min(behind * SAMPLED_EVERY + 1, self._suffixes)
+
+    def _edges(self, tokens: Sequence[int]) -> Iterator[bytes]:
+        key = _key(tokens[:_SAMPLED_TOKENS], self._itemsize)
+        yield key
+        yield key.ljust(_SAMPLED_TOKENS * self._itemsize, b"\xff")
+
+
 class SuffixArray:
     """The suffix array of one group of shards, mapped into memory.
 
     Args:
         path: local path of the file.
-        sample: local path of its sample (`span_sample`).
+        sample: local path of its sample.
         shards: the shards that it was made from.
 
     Raises:

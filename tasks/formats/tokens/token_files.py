@@ -1,20 +1,18 @@
-"""Token files from elsewhere: documents that are tokens already, from Megatron-LM or Hugging Face.
+"""Token files of other programs: Megatron-LM, Hugging Face, WebDataset.
 
-Reads `.idx` with the `.bin` beside it (Megatron-LM), Parquet, or the Arrow streams of `Dataset.save_to_disk`. Where a
-file names its documents by `id` and `url`, as exports of Sluice do, both are kept; elsewhere the URL names the file and
-the place in it, and the id is a hash of URL and tokens.
+Reads documents that are tokens already: `.idx` with the `.bin` beside it (Megatron-LM), Parquet, or the Arrow streams
+of `Dataset.save_to_disk`. Where a file names its documents by `id` and `url`, as exports of Sluice do, both are kept;
+elsewhere the URL names the file and the place in it, and the id is a hash of URL and tokens.
 
-Token files of Megatron-LM: `<name>.bin` with tokens and `<name>.idx` with the documents in it; writer and reader.
+Writes the index of Megatron-LM, and tars of WebDataset with two members per document, `<document id>.npy` and
+`<document id>.json`.
 
-Layout of version 1 (Megatron-LM, `megatron/core/datasets/indexed_dataset.py`), little-endian:
+Layout of Megatron-LM's files, version 1 (`megatron/core/datasets/indexed_dataset.py`), little-endian; here every
+document is one sequence:
 
     .bin  the tokens of all sequences, one after the other
     .idx  9 bytes "MMIDIDX" and two zeros, u64 version, u8 code of the tokens' type, u64 sequences, u64 documents + 1,
           i32[sequences] tokens, i64[sequences] byte offsets in .bin, i64[documents + 1] first sequence of each document
-
-Here every document is one sequence.
-
-Token shards as WebDataset: a tar with two members per document, `<document id>.npy` and `<document id>.json`.
 """
 
 import hashlib
@@ -43,13 +41,18 @@ _HEAD = struct.Struct("<9sQBQQ")
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Integer types by code; 6 and 7 are floats, which are no tokens."""
 
+_ID = re.compile(r"[0-9a-f]{32}")
+_BATCH_ROWS = 1024
+
+SUFFIXES = (".idx", ".parquet", ".arrow")
+
 
 def bin_type(vocab_size: int) -> np.dtype[Any]:
     """Returns the type in which Megatron-LM stores tokens of a vocabulary: its own rule, 65,500 and not 65,536."""
     return np.dtype("<u2" if vocab_size < 65_500 else "<i4")
 
 
-def write_index(file: BinaryIO, lengths: NDArray[np.int64], dtype: np.dtype[Any]) -> None:
+def write_megatron_index(file: BinaryIO, lengths: NDArray[np.int64], dtype: np.dtype[Any]) -> None:
     """Writes `.idx` for documents that follow each other in `.bin`.
 
     Args:
@@ -65,7 +68,7 @@ def write_index(file: BinaryIO, lengths: NDArray[np.int64], dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True)
-class TokenFile:
+class MegatronFile:
     """A pair of `.bin` and `.idx`, mapped into memory."""
 
     tokens: NDArray[Any]
@@ -76,7 +79,7 @@ class TokenFile:
     """Tokens of each document, shape (documents,)."""
 
     @classmethod
-    def open(cls, index: str) -> "TokenFile":
+    def open(cls, index: str) -> "MegatronFile":
         """Opens `<name>.idx` and the `.bin` beside it.
 
         Raises:
@@ -88,7 +91,7 @@ class TokenFile:
             raise InputError(f"{index} is no readable Megatron index ({error})", "name a .idx with its .bin") from None
 
     @classmethod
-    def _read(cls, index: Path) -> "TokenFile":
+    def _read(cls, index: Path) -> "MegatronFile":
         data = np.memmap(index, dtype=np.uint8, mode="r")
         magic, version, code, sequences, documents = _HEAD.unpack(data[: _HEAD.size].tobytes())
         if magic != _MAGIC or version != 1 or code not in _DTYPES:
@@ -109,12 +112,6 @@ class TokenFile:
             raise ValueError("its sequences do not follow each other")
         ends = np.append(begin, begin[-1:] + lengths[-1:])[firsts]
         return cls(tokens, ends[:-1], np.diff(ends))
-
-
-_ID = re.compile(r"[0-9a-f]{32}")
-_BATCH_ROWS = 1024
-
-SUFFIXES = (".idx", ".parquet", ".arrow")
 
 
 class TokenDocument(NamedTuple):
@@ -152,7 +149,7 @@ def _megatron(file: SourceFile) -> Iterator[tuple[str, str, NDArray[Any]]]:
     if "://" in file.path:  # a fetched copy would have no .bin beside it
         raise InputError(f"{file.path}: Megatron files are read from a local disk", "copy both files to a local folder")
     path = Path(file.path)
-    tokens = TokenFile.open(str(path))
+    tokens = MegatronFile.open(str(path))
     named = path.with_suffix(".documents.parquet")
     columns = parquet.read(str(named), ["id", "url"]).to_pydict() if named.exists() else None
     if columns and len(columns["id"]) != len(tokens.length):

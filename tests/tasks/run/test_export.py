@@ -14,7 +14,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.shard import SPLITS, ShardSet
-from tasks.formats.tokens.token_files import TokenFile, bin_type, write_index
+from tasks.formats.tokens.token_files import MegatronFile, bin_type, write_megatron_index
 from tasks.run.export import FORMATS, export
 from tests.corpora import Made, corpus, tokens_in
 from tests.taken_down import take_down
@@ -56,7 +56,7 @@ def test_megatron_files_hold_the_documents_by_the_rules_of_their_layout(made: tu
         ids = pq.read_table(out / f"{source}-{split}.documents.parquet").column("id").to_pylist()
         read = [np.frombuffer(tokens, "<u2", n, at).tolist() for n, at in zip(lengths, offsets, strict=True)]
         assert list(zip(ids, read, strict=True)) == documents_of(made[1], source, split)
-        file = TokenFile.open(str(out / f"{source}-{split}.idx"))
+        file = MegatronFile.open(str(out / f"{source}-{split}.idx"))
         again = [file.tokens[a : a + n].tolist() for a, n in zip(file.begin, file.length, strict=True)]
         assert again == read
 
@@ -136,15 +136,15 @@ def test_a_broken_megatron_index_is_refused(tmp_path: Path) -> None:
     index = tmp_path / "a.idx"
     lengths = np.array([3, 5], dtype=np.int64)
     with open(index, "wb") as file:
-        write_index(file, lengths, bin_type(300))
+        write_megatron_index(file, lengths, bin_type(300))
     (tmp_path / "a.bin").write_bytes(bytes(16))
     whole = index.read_bytes()
-    assert TokenFile.open(str(index)).length.tolist() == [3, 5]
+    assert MegatronFile.open(str(index)).length.tolist() == [3, 5]
     for broken in (whole[:20], whole[:-8], b"X" + whole[1:], whole[:17] + b"\x07" + whole[18:], b""):
         index.write_bytes(broken)
         with pytest.raises(InputError, match="no readable Megatron index"):
-            TokenFile.open(str(index))
+            MegatronFile.open(str(index))
     index.write_bytes(whole)
     (tmp_path / "a.bin").write_bytes(bytes(14))
     with pytest.raises(InputError, match=r"beyond the 7 of its \.bin"):
-        TokenFile.open(str(index))
+        MegatronFile.open(str(index))

@@ -74,7 +74,7 @@ document = st.lists(tokens, max_size=12)
 def test_a_run_is_found_where_it_stands_within_a_document(
     shards: list[Documents], text: list[int], group_tokens: int, every: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as name, patch.object(spans, "EVERY", every):
+    with tempfile.TemporaryDirectory() as name, patch.object(spans, "SAMPLED_EVERY", every):
         made = shards_in(Path(name), shards, heldout=[text])
         index = SpanIndex(spans_of(Path(name), made, group_tokens), ShardSet.open(made))
         longest = max(size for size in range(len(text) + 1) if not size or occurrences(shards, text[:size]))

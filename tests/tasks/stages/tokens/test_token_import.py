@@ -13,7 +13,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.shard import SPLITS, ShardSet
-from tasks.formats.tokens.token_files import bin_type, write_index
+from tasks.formats.tokens.token_files import bin_type, write_megatron_index
 from tasks.run.export import export
 from tasks.stages.tokens import EncodeConfig, TokenFiles, TokenizerConfig
 from tasks.stages.tokens.encode import external
@@ -99,7 +99,7 @@ def test_tokens_of_another_tokenizer_or_beyond_the_vocabulary_are_refused(
     lengths = np.array([2], dtype=np.int64)
     (tmp_path / "b.bin").write_bytes(np.array([5, 300], "<u2").tobytes())
     with open(tmp_path / "b.idx", "wb") as file:
-        write_index(file, lengths, bin_type(300))
+        write_megatron_index(file, lengths, bin_type(300))
     with pytest.raises(InputError, match="has the token 300, outside the vocabulary of 300"):
         run_stage(ENCODE, importing(tmp_path, "b.idx"), ours, version="beyond")
 
