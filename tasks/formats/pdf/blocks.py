@@ -1,15 +1,9 @@
 """Blocks of a region: paragraphs, headings, list items, captions, footnotes, formulas, tables, listings and contents.
 
-Pure functions over the lines of a region.
-
-Tables: runs of lines whose cells stand below one another, as rows of text.
-
-Pure functions. Found by alignment alone, because rulings are drawn in too many ways: at least three lines of two and
-more cells, with a strip between the cells that no line enters.
-
-Listings: lines in a font of one width, such as source code, with their line ends and indents.
-
-Pure functions. Of a document that is set in such a font as a whole nothing is taken for a listing.
+Pure functions over the lines of a region. Tables are runs of lines whose cells stand below one another: at least three
+lines of two and more cells, with a strip between the cells that no line enters. They are found by alignment alone,
+because rulings are drawn in too many ways. Listings are lines in a font of one width, such as source code, and keep
+their line ends and indents; of a document that is set in such a font as a whole nothing is taken for a listing.
 """
 
 import math
@@ -23,124 +17,17 @@ from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.characters import NAMED
 from tasks.formats.pdf.lines import Line
 
-_MONO = 0.75
+_LISTING_MONO = 0.75
 _LISTING_APART = 0.35
-_BLANK = 0.7
+_LISTING_BLANK = 0.7
 """Gaps between lines, in font sizes: beside a listing of one line at least, and for a blank line at least."""
-_FARTHEST = 3.0
-_MOST_COLUMNS = 200
+_LISTING_FARTHEST = 3.0
+_LISTING_COLUMNS = 200
 
-
-def listing_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
-    """Returns where listings lie among the lines of a region: first line, and the one behind the last.
-
-    A single line is one only if it stands apart from the lines around it: running text has such lines, too.
-    """
-    runs, at = [], 0
-    while at < len(found):
-        end = at
-        while end < len(found) and found[end].mono >= _MONO and (end == at or _gap(found, end) < _FARTHEST):
-            end += 1
-        if end - at > 1 or (end > at and _gap(found, at) >= _LISTING_APART and _gap(found, end) >= _LISTING_APART):
-            runs.append((at, end))
-        at = max(end, at + 1)
-    return runs
-
-
-def _gap(found: Sequence[Line], at: int) -> float:
-    """Returns the gap above a line in font sizes; a large number above the first one and below the last one."""
-    if not 0 < at < len(found):
-        return 100.0
-    return (found[at].y0 - found[at - 1].y1) / max(1.0, found[at - 1].size)
-
-
-def listed(run: Sequence[Line]) -> list[str]:
-    """Returns the lines of a listing, each character in the column that it stands in."""
-    widths = [(cell.x1 - cell.x0) / len(cell.text) for line in run for cell in line.cells if cell.text]
-    width = max(1.0, median(widths))
-    left = min(line.x0 for line in run)
-    texts: list[str] = []
-    for at, line in enumerate(run):
-        if at and _gap(run, at) > _BLANK:
-            texts.append("")
-        text = ""
-        for cell in line.cells:
-            column = min(_MOST_COLUMNS, round((cell.x0 - left) / width))
-            text = (text + " " * bool(text)).ljust(column) + cell.text
-        texts.append(text)
-    return texts
-
-
-_MIN_ROWS = 3
-_MIN_STRIP = 0.8
-_MAX_INK = 0.8
-SEPARATOR = " | "
-
-
-def table_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
-    """Returns where tables lie among the lines of a region: first line, and the one behind the last."""
-    runs = []
-    at = 0
-    while at < len(found):
-        end = _run_end(found, at) if len(found[at].cells) > 1 else at
-        rows = [line for line in found[at:end] if len(line.cells) > 1]
-        if len(rows) >= _MIN_ROWS and strips(found[at:end]) and _ink(rows) < _MAX_INK:
-            runs.append((at, end))
-            at = end
-        else:
-            at += 1
-    return runs
-
-
-def _ink(rows: Sequence[Line]) -> float:
-    """Returns the share of the width of lines that their cells fill; stretched lines of text fill more than tables."""
-    filled = sum(cell.x1 - cell.x0 for line in rows for cell in line.cells)
-    return filled / max(1.0, sum(line.x1 - line.x0 for line in rows))
-
-
-def _run_end(found: Sequence[Line], start: int) -> int:
-    """Returns the end of the lines with several cells; single ones of one cell between them belong to them."""
-    end = at = start + 1
-    while at < len(found) and at - end < 2 and found[at].y0 - found[at - 1].y1 < 2.5 * found[at].size:
-        if len(found[at].cells) > 1:
-            if not strips(found[start : at + 1]):
-                break
-            end = at + 1
-        at += 1
-    return end
-
-
-def strips(rows: Sequence[Line]) -> list[float]:
-    """Returns the x of the middles of the strips that are empty in all rows and divide cells in most of them."""
-    cells = sorted((cell.x0, cell.x1, cell.size) for line in rows for cell in line.cells)
-    found, right = [], cells[0][1]
-    for x0, x1, size in cells[1:]:
-        if x0 - right >= _MIN_STRIP * size:
-            found.append((x0 + right) / 2)
-        right = max(right, x1)
-    return found
-
-
-def rows_of(rows: Sequence[Line]) -> list[str]:
-    """Returns each row as its cells, with `SEPARATOR` between columns; an empty cell is empty.
-
-    A line that fills cells of the row before it, but not its first one, continues that row.
-    """
-    edges = strips(rows)
-    made: list[list[str]] = []
-    for number, line in enumerate(rows):
-        columns = [""] * (len(edges) + 1)
-        for cell in line.cells:
-            at = sum(cell.x0 > edge for edge in edges)
-            at = len(edges) - at if line.from_right else at
-            columns[at] = f"{columns[at]} {cell.text}".strip()
-        close = number > 0 and line.y0 - rows[number - 1].y1 < 0.3 * line.size
-        if made and not columns[0] and close and len(line.cells) == 1:
-            made[-1] = [f"{old} {new}".strip() for old, new in zip(made[-1], columns, strict=True)]
-        else:
-            made.append(columns)
-    return [SEPARATOR.join(columns).rstrip() for columns in made]
-
+_TABLE_ROWS = 3
+_TABLE_STRIP = 0.8
+_TABLE_INK = 0.8
+_SEPARATOR = " | "
 
 KINDS = ("paragraph", "heading", "item", "caption", "footnote", "formula", "table", "code", "contents", "turned")
 
@@ -212,16 +99,16 @@ def blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Itera
         body: most of the text of the document.
     """
     at = 0
-    for start, end in [*([] if body.mono else listing_runs(found)), (len(found), len(found))]:
+    for start, end in [*([] if body.mono else _listing_runs(found)), (len(found), len(found))]:
         yield from _text_blocks(found[at:start], page, height, body)
         if end > start:
-            yield _block("code", listed(found[start:end]), found[start:end], page)
+            yield _block("code", _listed(found[start:end]), found[start:end], page)
         at = end
 
 
 def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) -> Iterator[Block]:
     at = 0
-    tables = [run for run in table_runs(found) if not _are_formulas(found[slice(*run)])]
+    tables = [run for run in _table_runs(found) if not _are_formulas(found[slice(*run)])]
     for start, end in [*tables, (len(found), len(found))]:
         noted = False
         right = max((line.end for line in found), default=0.0)
@@ -233,7 +120,7 @@ def _text_blocks(found: Sequence[Line], page: int, height: float, body: Body) ->
             yield _block(kind, _texts(group, kind, right), group, page, runs_on=runs_on)
         if end > start:
             rows = found[start:end]
-            yield _block("table", rows_of(rows), rows, page)
+            yield _block("table", _table_rows(rows), rows, page)
         at = end
 
 
@@ -460,3 +347,114 @@ def _is_formula(group: Sequence[Line], text: str) -> bool:
     words = len(_WORDS.findall(text))
     math = sum(line.math * len(line.text) for line in group) / max(1, sum(len(line.text) for line in group))
     return words <= _FEW and (math > 0.5 or (math > 0.3 and signs > 0) or (signs >= 2 and signs > 0.08 * len(text)))
+
+
+def _table_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
+    """Returns where tables lie among the lines of a region: first line, and the one behind the last."""
+    runs = []
+    at = 0
+    while at < len(found):
+        end = _table_end(found, at) if len(found[at].cells) > 1 else at
+        rows = [line for line in found[at:end] if len(line.cells) > 1]
+        if len(rows) >= _TABLE_ROWS and _strips(found[at:end]) and _table_ink(rows) < _TABLE_INK:
+            runs.append((at, end))
+            at = end
+        else:
+            at += 1
+    return runs
+
+
+def _table_ink(rows: Sequence[Line]) -> float:
+    """Returns the share of the width of lines that their cells fill; stretched lines of text fill more than tables."""
+    filled = sum(cell.x1 - cell.x0 for line in rows for cell in line.cells)
+    return filled / max(1.0, sum(line.x1 - line.x0 for line in rows))
+
+
+def _table_end(found: Sequence[Line], start: int) -> int:
+    """Returns the end of the lines with several cells; single ones of one cell between them belong to them."""
+    end = at = start + 1
+    while at < len(found) and at - end < 2 and found[at].y0 - found[at - 1].y1 < 2.5 * found[at].size:
+        if len(found[at].cells) > 1:
+            if not _strips(found[start : at + 1]):
+                break
+            end = at + 1
+        at += 1
+    return end
+
+
+def _strips(rows: Sequence[Line]) -> list[float]:
+    """Returns the x of the middles of the strips that are empty in all rows and divide cells in most of them."""
+    cells = sorted((cell.x0, cell.x1, cell.size) for line in rows for cell in line.cells)
+    found, right = [], cells[0][1]
+    for x0, x1, size in cells[1:]:
+        if x0 - right >= _TABLE_STRIP * size:
+            found.append((x0 + right) / 2)
+        right = max(right, x1)
+    return found
+
+
+def _table_rows(rows: Sequence[Line]) -> list[str]:
+    """Returns each row as its cells, with `_SEPARATOR` between columns; an empty cell is empty.
+
+    A line that fills cells of the row before it, but not its first one, continues that row.
+    """
+    edges = _strips(rows)
+    made: list[list[str]] = []
+    for number, line in enumerate(rows):
+        columns = [""] * (len(edges) + 1)
+        for cell in line.cells:
+            at = sum(cell.x0 > edge for edge in edges)
+            at = len(edges) - at if line.from_right else at
+            columns[at] = f"{columns[at]} {cell.text}".strip()
+        close = number > 0 and line.y0 - rows[number - 1].y1 < 0.3 * line.size
+        if made and not columns[0] and close and len(line.cells) == 1:
+            made[-1] = [f"{old} {new}".strip() for old, new in zip(made[-1], columns, strict=True)]
+        else:
+            made.append(columns)
+    return [_SEPARATOR.join(columns).rstrip() for columns in made]
+
+
+def _listing_runs(found: Sequence[Line]) -> list[tuple[int, int]]:
+    """Returns where listings lie among the lines of a region: first line, and the one behind the last.
+
+    A single line is one only if it stands apart from the lines around it: running text has such lines, too.
+    """
+    runs, at = [], 0
+    while at < len(found):
+        end = at
+        while (
+            end < len(found)
+            and found[end].mono >= _LISTING_MONO
+            and (end == at or _gap_above(found, end) < _LISTING_FARTHEST)
+        ):
+            end += 1
+        if end - at > 1 or (
+            end > at and _gap_above(found, at) >= _LISTING_APART and _gap_above(found, end) >= _LISTING_APART
+        ):
+            runs.append((at, end))
+        at = max(end, at + 1)
+    return runs
+
+
+def _gap_above(found: Sequence[Line], at: int) -> float:
+    """Returns the gap above a line in font sizes; a large number above the first one and below the last one."""
+    if not 0 < at < len(found):
+        return 100.0
+    return (found[at].y0 - found[at - 1].y1) / max(1.0, found[at - 1].size)
+
+
+def _listed(run: Sequence[Line]) -> list[str]:
+    """Returns the lines of a listing, each character in the column that it stands in."""
+    widths = [(cell.x1 - cell.x0) / len(cell.text) for line in run for cell in line.cells if cell.text]
+    width = max(1.0, median(widths))
+    left = min(line.x0 for line in run)
+    texts: list[str] = []
+    for at, line in enumerate(run):
+        if at and _gap_above(run, at) > _LISTING_BLANK:
+            texts.append("")
+        text = ""
+        for cell in line.cells:
+            column = min(_LISTING_COLUMNS, round((cell.x0 - left) / width))
+            text = (text + " " * bool(text)).ljust(column) + cell.text
+        texts.append(text)
+    return texts

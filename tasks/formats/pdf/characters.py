@@ -1,11 +1,8 @@
-"""A page as characters with boxes and faces.
+"""A page as characters with boxes and faces, turned so that its text runs from left to right.
 
-Types alone. Boxes are in points from the upper left corner of the page, as most of its text is read (`turning`).
-
-Pages whose text does not run from left to right as they lie: turned so that it does, and places turned back.
-
-Pure functions. Text at right angles is turned as a whole. Lines from top to bottom, of Chinese and Japanese, become
-lines from left to right if the page is turned a quarter anticlockwise: the rightmost one is the first then.
+Types and pure functions. Boxes are in points from the upper left corner of the page, as most of its text is read. Text
+at right angles is turned as a whole. Lines from top to bottom, of Chinese and Japanese, become lines from left to right
+if the page is turned a quarter anticlockwise: the rightmost one is the first then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +13,8 @@ from tasks.formats.documents.layout import Box
 
 NAMED = 1_000
 """Added to the weight of a font whose name says that it is bold; more than any weight of its own."""
+
+_ENOUGH = 10
 
 
 class Face(NamedTuple):
@@ -74,9 +73,6 @@ class RawPage:
     covered: bool = False
     rotation: int = 0
     turned: int = 0
-
-
-_ENOUGH = 10
 
 
 def turn_of(chars: Sequence[Char]) -> int:

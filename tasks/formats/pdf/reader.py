@@ -1,11 +1,8 @@
 """Characters of the pages of a PDF file, with their boxes and fonts.
 
 Reads the bytes of a file with PDFium (pypdfium2). Boxes are in points, from the upper left corner of the page as most
-of its text runs (`turning`).
-
-Faces of the text objects of a page: size, direction, and what the font of each tells of itself.
-
-Reads text objects through PDFium.
+of its text runs (`turn_of`). The face of a character has the size and direction of its text object, and what the font
+says of itself.
 """
 
 import ctypes
@@ -40,6 +37,12 @@ _MONO_NAMES = (
 )
 _FIXED_PITCH = 1
 """Flag of a font descriptor (ISO 32000-1, table 123)."""
+
+_EVERY = 4
+"""Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
+_MOST_NOTES = 1_000
+_FLATTENED = pdfium.FLATTEN_SUCCESS
+_IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 
 
 class _Font(NamedTuple):
@@ -99,13 +102,6 @@ def _name(font: Any) -> str:
     size = pdfium.FPDFFont_GetBaseFontName(font, buffer, 256)
     name = buffer.value.decode("utf-8", "replace").lower() if 0 < size <= 256 else ""
     return name[7:] if name[6:7] == "+" else name  # without the tag of a subset
-
-
-_EVERY = 4
-"""Whether a character has a Unicode value is asked of so many, and taken for those between: a call takes 0.4 µs."""
-_MOST_NOTES = 1_000
-_FLATTENED = pdfium.FLATTEN_SUCCESS
-_IMAGE, _FORM, _TEXT = pdfium.FPDF_PAGEOBJ_IMAGE, pdfium.FPDF_PAGEOBJ_FORM, pdfium.FPDF_PAGEOBJ_TEXT
 
 
 class Unreadable(Exception):

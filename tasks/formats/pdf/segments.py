@@ -1,15 +1,9 @@
 """Segments: characters that follow one another on a line without a wide gap.
 
 Pure functions. A segment never crosses a gutter between columns that is wider than a letter; a line of justified text
-may be several segments, which `lines` joins.
-
-Accents that a page draws as characters of their own over their letters, as TeX's older fonts do.
-
-Pure functions.
-
-Ruby: small kana beside ideographs that say how these are read.
-
-Pure functions. They are left out, since in the text they would divide the words that they explain.
+may be several segments, which `lines` joins. Accents that a page draws as characters of their own over their letters,
+as TeX's older fonts do, join these. Ruby, small kana beside ideographs that say how these are read, is left out: in the
+text it would divide the words that it explains.
 """
 
 import unicodedata
@@ -21,44 +15,12 @@ from dataclasses import dataclass
 from tasks.formats.pdf.bidi import direction, mostly_right_to_left, read, runs
 from tasks.formats.pdf.characters import Char
 
-_MARKS = {
+_ACCENTS = {
     **{0xA8: 0x308, 0xB4: 0x301, 0x60: 0x300, 0x2C6: 0x302, 0x5E: 0x302, 0x2DC: 0x303, 0x7E: 0x303, 0xB8: 0x327},
     **{0x2C7: 0x30C, 0x2DA: 0x30A, 0xAF: 0x304, 0x2D8: 0x306, 0x2D9: 0x307, 0x2DD: 0x30B},
 }
 """Accents, and the marks that combine with a letter."""
-_MOST = 1_000
-
-
-def with_accents(chars: Sequence[Char]) -> Sequence[Char]:
-    """Returns the characters with each accent on the letter that it is drawn over; one over nothing stays.
-
-    A page with more than `_MOST` accents is left as it is: each is compared with all letters.
-    """
-    places = [at for at, char in enumerate(chars) if char.code in _MARKS and char.face is not None]
-    if not 0 < len(places) <= _MOST:
-        return chars
-    found = list(chars)
-    gone = set()
-    for at in places:
-        accent = found[at]
-        under = next((to for to, char in enumerate(found) if to != at and _is_under(char, accent)), None)
-        if under is not None:
-            letter = found[under]
-            whole = unicodedata.normalize("NFC", chr(letter.code) + chr(_MARKS[accent.code]))
-            if len(whole) == 1:
-                found[under] = letter._replace(code=ord(whole))
-                gone.add(at)
-    return [char for at, char in enumerate(found) if at not in gone]
-
-
-def _is_under(letter: Char, accent: Char) -> bool:
-    if letter.face is None or not accent.x0 < letter.x1 or not letter.x0 < accent.x1:
-        return False
-    shared = min(letter.x1, accent.x1) - max(letter.x0, accent.x0)
-    beside = min(letter.y1, accent.y1) - max(letter.y0, accent.y0)
-    wide = shared > 0.6 * (accent.x1 - accent.x0) and beside > 0.5 * (letter.y1 - letter.y0)
-    return wide and chr(letter.code).isalpha()
-
+_MOST_ACCENTS = 1_000
 
 _SPACES = frozenset((0x20, 0x09, 0xA0, 0x2007, 0x202F, 0x3000))
 _BREAKS = frozenset((0x0A, 0x0D))
@@ -90,6 +52,10 @@ _INK = 0.2
 SMALL = 0.85
 """Size of exponents and indices beside that of what they belong to, at most."""
 _MOSTLY = 0.95
+
+_RUBY_SIZE = 0.62
+_RUBY_FARTHEST = 1.4
+"""Size against that of its line, and how many sizes of the line its middle may stand above that line's."""
 
 
 @dataclass(slots=True)
@@ -277,9 +243,35 @@ def _least(weights: Counter[int]) -> int:
     return 0
 
 
-_SMALL = 0.62
-_FARTHEST = 1.4
-"""Size against that of its line, and how many sizes of the line its middle may stand above that line's."""
+def with_accents(chars: Sequence[Char]) -> Sequence[Char]:
+    """Returns the characters with each accent on the letter that it is drawn over; one over nothing stays.
+
+    A page with more than `_MOST_ACCENTS` accents is left as it is: each is compared with all letters.
+    """
+    places = [at for at, char in enumerate(chars) if char.code in _ACCENTS and char.face is not None]
+    if not 0 < len(places) <= _MOST_ACCENTS:
+        return chars
+    found = list(chars)
+    gone = set()
+    for at in places:
+        accent = found[at]
+        under = next((to for to, char in enumerate(found) if to != at and _is_under(char, accent)), None)
+        if under is not None:
+            letter = found[under]
+            whole = unicodedata.normalize("NFC", chr(letter.code) + chr(_ACCENTS[accent.code]))
+            if len(whole) == 1:
+                found[under] = letter._replace(code=ord(whole))
+                gone.add(at)
+    return [char for at, char in enumerate(found) if at not in gone]
+
+
+def _is_under(letter: Char, accent: Char) -> bool:
+    if letter.face is None or not accent.x0 < letter.x1 or not letter.x0 < accent.x1:
+        return False
+    shared = min(letter.x1, accent.x1) - max(letter.x0, accent.x0)
+    beside = min(letter.y1, accent.y1) - max(letter.y0, accent.y0)
+    wide = shared > 0.6 * (accent.x1 - accent.x0) and beside > 0.5 * (letter.y1 - letter.y0)
+    return wide and chr(letter.code).isalpha()
 
 
 def without_ruby(found: Sequence[Segment]) -> list[Segment]:
@@ -289,7 +281,7 @@ def without_ruby(found: Sequence[Segment]) -> list[Segment]:
     kept = []
     for one in found:
         if _is_kana(one.text):
-            reach = _FARTHEST * one.size / _SMALL * 2
+            reach = _RUBY_FARTHEST * one.size / _RUBY_SIZE * 2
             below = lines[bisect_right(heights, one.middle) : bisect_left(heights, one.middle + reach)]
             if any(_is_over(one, line) for line in below):
                 continue
@@ -302,6 +294,6 @@ def _is_kana(text: str) -> bool:
 
 
 def _is_over(one: Segment, line: Segment) -> bool:
-    close = line.middle - one.middle < _FARTHEST * line.size
+    close = line.middle - one.middle < _RUBY_FARTHEST * line.size
     shared = min(one.x1, line.x1) - max(one.x0, line.x0)
-    return close and one.size < _SMALL * line.size and shared > 0.5 * (one.x1 - one.x0)
+    return close and one.size < _RUBY_SIZE * line.size and shared > 0.5 * (one.x1 - one.x0)
