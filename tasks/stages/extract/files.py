@@ -5,7 +5,6 @@ consists of the source and the path below the fixed folder of the pattern, not o
 """
 
 import bz2
-import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
-from tasks.formats.documents.packing import ZIP, other_kind
+from tasks.formats.documents.packing import ZIP
 from tasks.formats.documents.text import clean
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
@@ -29,10 +28,9 @@ from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
 from tasks.stages.extract.parsers import parsed
 from tasks.stages.extract.row import Content, Row
-from tasks.stages.extract.spans import Span, window
+from tasks.stages.extract.spans import Span, readable, window
 
 _ROWS_AT_ONCE = 16
-_HEAD = 512
 
 
 def read_file(
@@ -51,23 +49,6 @@ def read_file(
         else:
             reads = partial(parsed, source.kind, json.dumps(config.parsers[source.kind]))
             yield from _whole_file(reads, file, source, config, quick)
-
-
-@contextlib.contextmanager
-def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
-    """Raises InputError with file and source for errors while a file is read."""
-    try:
-        yield
-    except (OSError, EOFError, pa.ArrowException) as error:
-        what, remedy = _other_kind(file) or ("", "mend it, or exclude it")
-        cause = f"{error}; it is {what}" if what else str(error)
-        raise InputError(f'{file.path} of the file source "{source.name}" cannot be read ({cause})', remedy) from error
-
-
-def _other_kind(file: SourceFile) -> tuple[str, str] | None:
-    with contextlib.suppress(OSError), open(file.local(), "rb") as raw:
-        return other_kind(raw.read(_HEAD))
-    return None
 
 
 def _url(source: FileSource, file: SourceFile) -> str:

@@ -11,8 +11,7 @@ from functools import partial
 from tasks.core.engine import Engine
 from tasks.formats.documents.external_files import SourceFile
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.files import readable
-from tasks.stages.extract.spans import ROW_KINDS, Span, cut
+from tasks.stages.extract.spans import ROW_KINDS, Span, cut, readable
 
 # Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
 PACKED_WEIGHT = 4

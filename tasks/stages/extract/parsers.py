@@ -30,7 +30,7 @@ def known() -> list[str]:
     return extensions.names(extensions.PARSERS, OWN)
 
 
-def parser(name: str, settings: Mapping[str, Any]) -> Parser:
+def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     """Returns the parser `name` with `settings`; raises Problems with all errors in them."""
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
     for one in vars(module).values():
@@ -65,7 +65,7 @@ def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dic
     readers: dict[str, str] = {}
     for name in dict.fromkeys((*used, *given)):
         try:
-            one = parser(name, given.get(name, {}))
+            one = find_parser(name, given.get(name, {}))
             package = package_of(name) or _library(type(one))
             found[name] = {**one.model_dump(mode="json"), extensions.PACKAGE: package}
             for kind in one.media_types:
@@ -83,7 +83,7 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
     return {
         kind: (name, json.dumps(settings))
         for name, settings in parsers.items()
-        for kind in parser(name, settings).media_types
+        for kind in find_parser(name, settings).media_types
     }
 
 
@@ -134,4 +134,4 @@ def _checked(content: Content) -> Content:
 
 @cache
 def _loaded(name: str, settings: str) -> Parser:
-    return parser(name, json.loads(settings))
+    return find_parser(name, json.loads(settings))

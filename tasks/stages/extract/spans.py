@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from tasks.core import parquet
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
+from tasks.formats.documents.packing import other_kind
+from tasks.stages.extract.config import FileSource
 
+_HEAD = 512
 ROW_KINDS = ("jsonl", "parquet")
 """Kinds of sources whose files hold one document per row."""
 
@@ -96,6 +101,23 @@ def _values(text: Text, size: int, streamed: bool) -> Iterator[Span]:
             first, start = number, end
     if end > start:
         yield Span(first, start, end, end - start, streamed)
+
+
+@contextlib.contextmanager
+def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
+    """Raises InputError with file and source for errors while a file is read."""
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowException) as error:
+        what, remedy = _other_kind(file) or ("", "mend it, or exclude it")
+        cause = f"{error}; it is {what}" if what else str(error)
+        raise InputError(f'{file.path} of the file source "{source.name}" cannot be read ({cause})', remedy) from error
+
+
+def _other_kind(file: SourceFile) -> tuple[str, str] | None:
+    with contextlib.suppress(OSError), open(file.local(), "rb") as raw:
+        return other_kind(raw.read(_HEAD))
+    return None
 
 
 class Window:

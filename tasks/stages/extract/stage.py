@@ -57,7 +57,7 @@ from tasks.stages.extract.layout import Unit, arrange, divide, runs
 from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
-from tasks.stages.extract.parsers import parser
+from tasks.stages.extract.parsers import find_parser
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 from tasks.stages.extract.spans import ROW_KINDS
@@ -171,7 +171,7 @@ def _guard(config: ExtractConfig) -> Guard:
     modules = _SLOW_TO_IMPORT.get(config.extractor, ())
     if not config.parsers:
         return Guard(cpu_s, modules)
-    parsers = [parser(*one) for one in config.parsers.items()]
+    parsers = [find_parser(*one) for one in config.parsers.items()]
     needed = dict.fromkeys(module for one in parsers for module in (type(one).__module__, *one.modules))
     silent_s = max(PATIENCE * (one.cpu_s or cpu_s) + one.wait_s for one in parsers)
     return Guard(cpu_s, (*modules, "tasks.stages.extract.parsers", *needed), max(PATIENCE * cpu_s, silent_s))
