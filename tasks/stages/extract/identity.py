@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.text import hash64
-from tasks.stages.extract.layout import Unit
+from tasks.stages.extract.partitioning import Unit
 from tasks.stages.extract.row import Row
 from tasks.stages.extract.spans import ROW_KINDS
 

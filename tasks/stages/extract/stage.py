@@ -53,11 +53,11 @@ from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
 from tasks.stages.extract.identity import Identity, Spare, identities, spares, unit_identities
 from tasks.stages.extract.indexed import indexed_identities
 from tasks.stages.extract.jsonl import JsonLines
-from tasks.stages.extract.layout import Unit, arrange, divide, runs
 from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
 from tasks.stages.extract.parsers import find_parser
+from tasks.stages.extract.partitioning import Unit, arrange, divide, runs
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 from tasks.stages.extract.spans import ROW_KINDS

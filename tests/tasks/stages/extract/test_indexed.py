@@ -25,7 +25,7 @@ from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.identity import identities, unit_identities
 from tasks.stages.extract.indexed import indexed_identities
-from tasks.stages.extract.layout import Unit
+from tasks.stages.extract.partitioning import Unit
 from tests.tasks.stages.extract.conftest import page, record
 
 MODULE = "tasks.stages.extract.stage"

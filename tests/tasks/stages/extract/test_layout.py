@@ -1,11 +1,11 @@
-"""Contract of tasks.stages.extract.layout: parts are a function of input and settings."""
+"""Contract of tasks.stages.extract.partitioning: parts are a function of input and settings."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.documents.external_files import SourceFile
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.layout import Unit, arrange
+from tasks.stages.extract.partitioning import Unit, arrange
 
 SOURCE = FileSource(name="src", kind="text", path="/x/*")
 

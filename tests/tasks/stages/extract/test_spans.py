@@ -20,7 +20,7 @@ from tasks.stages.extract import spans
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.file_sources import find_files
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.layout import RUNS, Unit, arrange, divide, runs
+from tasks.stages.extract.partitioning import RUNS, Unit, arrange, divide, runs
 from tasks.stages.extract.row import Row
 from tasks.stages.extract.spans import Span, cut
 from tests.conftest import run_stage_in
