@@ -27,8 +27,8 @@ from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
 from tasks.stages.extract.parsers import parsed
+from tasks.stages.extract.partitioning import Span, readable, window
 from tasks.stages.extract.row import Content, Row
-from tasks.stages.extract.spans import Span, readable, window
 
 _ROWS_AT_ONCE = 16
 

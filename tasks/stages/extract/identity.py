@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.text import hash64
-from tasks.stages.extract.partitioning import Unit
+from tasks.stages.extract.partitioning import ROW_KINDS, Unit
 from tasks.stages.extract.row import Row
-from tasks.stages.extract.spans import ROW_KINDS
 
 SEVERAL_ROWS = (*ROW_KINDS, "warc")
 """Kinds of sources whose files have several rows; a file of another kind is a single row."""

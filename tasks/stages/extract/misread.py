@@ -14,8 +14,8 @@ from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
 from tasks.stages.extract.config import FileSource
+from tasks.stages.extract.partitioning import readable, window
 from tasks.stages.extract.row import Row
-from tasks.stages.extract.spans import readable, window
 
 Tally = Counter[tuple[str, str, str]]
 """Numbers of rows by source, path of the file, and reason ("" for a text)."""

@@ -2,16 +2,213 @@
 
 A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part. Parts are
 sequences of whole consecutive units of about equal weight.
+
+Pieces of files of rows, so that one file can go into several parts.
+
+Reads external files. A Parquet file is cut between row groups, JSON at the ends of lines or of values; the cuts depend
+on the file and on the requested size, not on the workers. Plain UTF-8 can be read from any offset. Packed files, and
+those in UTF-16, can be read only from the beginning, so a process keeps the stream of its last piece: the next piece
+continues there, and any other one skips the bytes before it.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
+import pyarrow as pa
+
+from tasks.core import parquet
 from tasks.core.engine import Engine
+from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile
+from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
+from tasks.formats.documents.packing import other_kind
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.spans import ROW_KINDS, Span, cut, readable
+
+_HEAD = 512
+ROW_KINDS = ("jsonl", "parquet")
+"""Kinds of sources whose files hold one document per row."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a file of rows.
+
+    Attributes:
+        first: number of its first row in the file; of JSON lines the number of the line, from 0.
+        start: where it begins: a byte of the text in UTF-8, or a row group.
+        end: where it ends, exclusive.
+        weight: its bytes, unpacked.
+        streamed: whether it can be reached only by way of what lies before it.
+    """
+
+    first: int
+    start: int
+    end: int
+    weight: int
+    streamed: bool = False
+
+    def joined(self, following: "Span") -> "Span":
+        """Returns this piece and the one behind it as one."""
+        return Span(self.first, self.start, following.end, self.weight + following.weight, self.streamed)
+
+
+def cut(file: SourceFile, kind: str, size: int) -> list[Span]:
+    """Returns the pieces of a file, each of `size` bytes or a little more, unpacked; none is empty.
+
+    Args:
+        file: a file of a source.
+        kind: what it holds, one of ROW_KINDS.
+        size: a piece ends with the first row group, or row of JSON, that reaches so many bytes.
+
+    Raises:
+        OSError, pa.ArrowException: the file cannot be read.
+        InputError: it holds something else.
+    """
+    if kind == "parquet":
+        return list(_row_groups(file, size))
+    form = form_of(file.local(), file.name)
+    with text_of(file.local(), form) as text:
+        return list((_lines if form.lines else _values)(text, size, not form.plain))
+
+
+def _row_groups(file: SourceFile, size: int) -> Iterator[Span]:
+    described = parquet.metadata(file.local())
+    first = start = rows = weight = 0
+    for number in range(described.num_row_groups):
+        group = described.row_group(number)
+        rows, weight = rows + group.num_rows, weight + group.total_byte_size
+        if weight >= size or number == described.num_row_groups - 1:
+            yield Span(first, start, number + 1, weight)
+            first, start, weight = rows, number + 1, 0
+
+
+def _lines(text: Text, size: int, streamed: bool) -> Iterator[Span]:
+    first = start = lines = at = 0
+    while block := text.read(BLOCK):
+        behind = 0
+        while (end := block.find(b"\n", max(behind, start + size - at - 1)) + 1) > 0:
+            lines += block.count(b"\n", behind, end)
+            yield Span(first, start, at + end, at + end - start, streamed)
+            first, start, behind = lines, at + end, end
+        lines += block.count(b"\n", behind)
+        at += len(block)
+    if at > start:
+        yield Span(first, start, at, at - start, streamed)
+
+
+def _values(text: Text, size: int, streamed: bool) -> Iterator[Span]:
+    first = start = end = 0
+    number = 0
+    for number, (end, _) in enumerate(value_ends(text, 0), start=1):
+        if end - start >= size:
+            yield Span(first, start, end, end - start, streamed)
+            first, start = number, end
+    if end > start:
+        yield Span(first, start, end, end - start, streamed)
+
+
+@contextlib.contextmanager
+def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
+    """Raises InputError with file and source for errors while a file is read."""
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowException) as error:
+        what, remedy = _other_kind(file) or ("", "mend it, or exclude it")
+        cause = f"{error}; it is {what}" if what else str(error)
+        raise InputError(f'{file.path} of the file source "{source.name}" cannot be read ({cause})', remedy) from error
+
+
+def _other_kind(file: SourceFile) -> tuple[str, str] | None:
+    with contextlib.suppress(OSError), open(file.local(), "rb") as raw:
+        return other_kind(raw.read(_HEAD))
+    return None
+
+
+class Window:
+    """The bytes of a piece, to be read forward."""
+
+    def __init__(self, text: Text, form: Form, path: str, left: int | None) -> None:
+        self._text = text
+        self._path = path
+        self.form = form
+        self.left = left
+        """How many bytes are left; None where the piece is the whole file."""
+
+    def read(self, size: int) -> bytes:
+        """Returns the next bytes, at most `size`; b"" at the end."""
+        count = size if self.left is None else min(size, self.left)
+        data = self._text.read(count) if count else b""
+        if self.left is not None:
+            if count and not data:
+                raise _changed(self._path)
+            self.left -= len(data)
+        return data
+
+
+@contextlib.contextmanager
+def window(file: SourceFile, span: Span | None) -> Iterator[Window]:
+    """Yields the text of a piece of a file of JSON, in UTF-8; None for the whole file.
+
+    Raises:
+        OSError: the file cannot be read.
+        InputError: it is not as it was when it was cut, or holds something else.
+    """
+    if span is not None and span.streamed:
+        yield from _streamed(file, span)
+        return
+    form = form_of(file.local(), file.name)
+    with text_of(file.local(), form) as text:
+        if span is not None:
+            text.seek(span.start)
+        yield Window(text, form, file.path, None if span is None else span.end - span.start)
+
+
+class _Kept(NamedTuple):
+    at: int
+    text: Text
+    form: Form
+    opened: contextlib.ExitStack
+
+
+_KEPT: dict[str, _Kept] = {}
+"""Where this process stands in the packed file that it has read a piece of last."""
+
+
+def _streamed(file: SourceFile, span: Span) -> Iterator[Window]:
+    kept = _KEPT.pop(file.path, None)
+    if kept and kept.at > span.start:
+        kept.opened.close()
+        kept = None
+    at, text, form, opened = kept or _from_the_beginning(file)
+    try:
+        while at < span.start:
+            if not (skipped := text.read(min(BLOCK, span.start - at))):
+                raise _changed(file.path)
+            at += len(skipped)
+        piece = Window(text, form, file.path, span.end - span.start)
+        yield piece
+    except BaseException:
+        opened.close()
+        raise
+    if piece.left:
+        opened.close()
+        return
+    while _KEPT:
+        _KEPT.popitem()[1].opened.close()
+    _KEPT[file.path] = _Kept(span.end, text, form, opened)
+
+
+def _from_the_beginning(file: SourceFile) -> _Kept:
+    form, opened = form_of(file.local(), file.name), contextlib.ExitStack()
+    return _Kept(0, opened.enter_context(text_of(file.local(), form)), form, opened)
+
+
+def _changed(path: str) -> InputError:
+    return InputError(f"{path} has become shorter while it was read", "run again once nobody writes to it any more")
+
 
 # Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
 PACKED_WEIGHT = 4

@@ -57,10 +57,9 @@ from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
 from tasks.stages.extract.parsers import find_parser
-from tasks.stages.extract.partitioning import Unit, arrange, divide, runs
+from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, runs
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
-from tasks.stages.extract.spans import ROW_KINDS
 
 log = logging.getLogger("sluice.extract")
 

@@ -16,13 +16,12 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.extract import spans
+from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.file_sources import find_files
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, Unit, arrange, divide, runs
+from tasks.stages.extract.partitioning import RUNS, Span, Unit, arrange, cut, divide, runs
 from tasks.stages.extract.row import Row
-from tasks.stages.extract.spans import Span, cut
 from tests.conftest import run_stage_in
 from tests.tasks.stages.extract.test_files import compressed
 
@@ -83,8 +82,8 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
     (file,) = find_files(packed)
     pieces = cut(file, "jsonl", 20_000)
     opened = []
-    text_of = spans.text_of
-    monkeypatch.setattr(spans, "text_of", lambda *how: opened.append(how) or text_of(*how))
+    text_of = partitioning.text_of
+    monkeypatch.setattr(partitioning, "text_of", lambda *how: opened.append(how) or text_of(*how))
     for one in pieces:
         list(read_file(file, packed, CONFIG, span=one))
     assert len(opened) == (1 if file.is_packed else len(pieces))
