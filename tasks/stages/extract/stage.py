@@ -47,7 +47,6 @@ from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import WEB, ExtractConfig
-from tasks.stages.extract.file_sources import find_files
 from tasks.stages.extract.files import read_file
 from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
 from tasks.stages.extract.identity import Identity, Spare, identities, spares, unit_identities
@@ -57,7 +56,7 @@ from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
 from tasks.stages.extract.parsers import find_parser
-from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, runs
+from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, find_files, runs
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 

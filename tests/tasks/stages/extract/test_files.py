@@ -15,8 +15,8 @@ import pytest
 from tasks.core.errors import InputError, StoreError
 from tasks.core.store import Store
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.file_sources import find_files
 from tasks.stages.extract.files import read_file
+from tasks.stages.extract.partitioning import find_files
 from tasks.stages.extract.row import Rejected, Row
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
@@ -175,7 +175,7 @@ def test_rows_of_parquet_that_unpack_to_gigabytes_are_read_one_by_one(tmp_path: 
     assert (tmp_path / "d.parquet").stat().st_size < 1_000_000
     program = (
         "import sys; from tasks.stages.extract.config import ExtractConfig, FileSource;"
-        "from tasks.stages.extract.files import read_file; from tasks.stages.extract.file_sources import find_files;"
+        "from tasks.stages.extract.files import read_file; from tasks.stages.extract.partitioning import find_files;"
         "source = FileSource(name='src', kind='parquet', path=sys.argv[1]); (file,) = find_files(source);"
         "rows = read_file(file, source, ExtractConfig(max_payload_bytes=4_000_000), quick=True);"
         "refused = [number for number, row in enumerate(rows) if row.refused == 'too_large'];"

@@ -18,9 +18,8 @@ from tasks.core.errors import InputError
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.file_sources import find_files
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, Span, Unit, arrange, cut, divide, runs
+from tasks.stages.extract.partitioning import RUNS, Span, Unit, arrange, cut, divide, find_files, runs
 from tasks.stages.extract.row import Row
 from tests.conftest import run_stage_in
 from tests.tasks.stages.extract.test_files import compressed
