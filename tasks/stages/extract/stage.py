@@ -49,8 +49,7 @@ from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import WEB, ExtractConfig
 from tasks.stages.extract.files import read_file
 from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
-from tasks.stages.extract.identity import Identity, Spare, identities, spares, unit_identities
-from tasks.stages.extract.indexed import indexed_identities
+from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
 from tasks.stages.extract.jsonl import JsonLines
 from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.indexed: the index of a crawl stands for a first reading of its WARC files."""
+"""Contract of tasks.stages.extract.identity: the index of a crawl stands for a first reading of its WARC files."""
 
 import io
 from collections import Counter
@@ -23,8 +23,7 @@ from tasks.stages.crawl.storage.fetchlist import Earlier
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.identity import identities, unit_identities
-from tasks.stages.extract.indexed import indexed_identities
+from tasks.stages.extract.identity import identities, indexed_identities, unit_identities
 from tasks.stages.extract.partitioning import Unit
 from tests.tasks.stages.extract.conftest import page, record
 
