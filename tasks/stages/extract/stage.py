@@ -47,11 +47,10 @@ from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import WEB, ExtractConfig
-from tasks.stages.extract.files import read_file
+from tasks.stages.extract.files import Tally, read_file, refuse_misread, tallied
 from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
 from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
 from tasks.stages.extract.jsonl import JsonLines
-from tasks.stages.extract.misread import Tally, refuse_misread, tallied
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
 from tasks.stages.extract.parsers import find_parser
