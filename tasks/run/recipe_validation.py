@@ -15,7 +15,7 @@ from tasks.run.catalogue import NEEDS
 from tasks.run.recipe_sections import Sections
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
-from tasks.stages.extract import parsers
+from tasks.stages.extract import parser
 from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
 from tasks.stages.perplexity import ANY_LANGUAGE
 
@@ -254,7 +254,7 @@ def misplaced_limits(sections: Sections) -> Iterator[str]:
 
 def all_kinds() -> list[str]:
     """Returns the kinds that sources can have: those of files, and the names of parsers."""
-    return [*KINDS, *parsers.known()]
+    return [*KINDS, *parser.known()]
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:

@@ -307,7 +307,7 @@ def _listing() -> Iterator[str]:
     from tasks.core.config import Problems
     from tasks.filters import catalogue
     from tasks.filters.base import Annotator, Filter
-    from tasks.stages.extract import parsers
+    from tasks.stages.extract import parser
 
     yield _row("name", "is", "comes from")
     for name in catalogue.known():
@@ -318,11 +318,11 @@ def _listing() -> Iterator[str]:
             yield _row(name, " and ".join(roles) or "nothing", package or _SLUICE)
         except Problems as problems:
             yield _row(name, "not usable", str(problems))
-    for name in parsers.known():
+    for name in parser.known():
         try:
-            parser = parsers.parser(name, {})
+            parser = parser.parser(name, {})
             yield _row(
-                name, f"parser of {', '.join(parser.media_types) or 'files'}", parsers.package_of(name) or _SLUICE
+                name, f"parser of {', '.join(parser.media_types) or 'files'}", parser.package_of(name) or _SLUICE
             )
         except Problems as problems:
             yield _row(name, "not usable", str(problems))

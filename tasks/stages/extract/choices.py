@@ -28,7 +28,7 @@ class Choices:
     @classmethod
     def of(cls, config: ExtractConfig) -> Choices:
         """Returns the choices of some settings."""
-        from tasks.stages.extract.parsers import by_media_type
+        from tasks.stages.extract.parser import by_media_type
 
         return cls(
             *(config.extractor, config.comments, config.min_main_share, config.max_payload_bytes),

@@ -59,7 +59,7 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in choices.parsers:
         kind = "application/pdf"
     if reader := choices.parsers.get(kind):
-        from tasks.stages.extract.parsers import parsed
+        from tasks.stages.extract.parser import parsed
 
         content = parsed(*reader, data, sent.url)
         return replace(content, language_hint=content.language_hint or clean(sent.language)[:_MAX_LANGUAGE])

@@ -33,7 +33,7 @@ from tasks.stages.extract import beside
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
-from tasks.stages.extract.parsers import parsed
+from tasks.stages.extract.parser import parsed
 from tasks.stages.extract.partitioning import Span, readable, window
 from tasks.stages.extract.row import Content, Row
 

@@ -2,11 +2,24 @@
 
 Implemented by `pdf` and by installed packages (`tasks.core.extensions`), run in the process of `guard` under its
 limits.
+
+Parsers of a recipe: lookup among Sluice's own and those of installed packages, validation and execution.
+
+Reads the metadata of installed packages (`tasks.core.extensions`). Bodies are parsed in the process of `guard`, which
+may be killed over them.
 """
 
-from typing import ClassVar
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from typing import Any, ClassVar
 
-from tasks.core.config import Config
+from tasks.core import extensions
+from tasks.core.child_process import limit_cpu
+from tasks.core.config import Config, Problems
 from tasks.stages.extract.row import Content, Rejected
 
 __all__ = ["Content", "Parser", "Rejected"]
@@ -53,3 +66,122 @@ class Parser(Config):
                 sets the body aside as poison, with its cause.
         """
         raise NotImplementedError
+
+
+OWN = {"pdf": "tasks.stages.extract.pdf"}
+"""Modules of Sluice's own parsers."""
+
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""Reasons become names of metrics."""
+
+
+def known() -> list[str]:
+    """Returns the names of all parsers, Sluice's own and those of installed packages."""
+    return extensions.names(extensions.PARSERS, OWN)
+
+
+def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
+    """Returns the parser `name` with `settings`; raises Problems with all errors in them."""
+    module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
+    for one in vars(module).values():
+        if isinstance(one, type) and issubclass(one, Parser) and one.__module__ == module.__name__:
+            return extensions.configured(one, name, settings, package or _library(one))
+    raise Problems([f'the module of the parser "{name}" of {package} holds no Parser'])
+
+
+def package_of(name: str) -> str:
+    """Returns the package that brings the parser `name`, with its version; "" for one of Sluice."""
+    return extensions.module_of(extensions.PARSERS, "parser", name, OWN)[1]
+
+
+def _library(kind: type[Parser]) -> str:
+    """Returns the library of one of Sluice's own parsers with its version, and the parser's revision."""
+    revision = f", revision {kind.revision}" if kind.revision > 1 else ""
+    return f"{kind.library} {version(kind.library)}{revision}" if kind.library else ""
+
+
+def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the settings of all parsers in use, defaults, package and version written out.
+
+    Args:
+        used: names of parsers that kinds of files name.
+        given: settings by name; a parser that is named here alone reads captured bodies.
+
+    Raises:
+        Problems: a parser is not there or its settings are wrong, or two parsers read the same media type.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    wrong: list[str] = []
+    readers: dict[str, str] = {}
+    for name in dict.fromkeys((*used, *given)):
+        try:
+            one = find_parser(name, given.get(name, {}))
+            package = package_of(name) or _library(type(one))
+            found[name] = {**one.model_dump(mode="json"), extensions.PACKAGE: package}
+            for kind in one.media_types:
+                if (other := readers.setdefault(kind, name)) != name:
+                    wrong.append(f'"{other}" and "{name}" both read {kind}: leave one of them out')
+        except Problems as problems:
+            wrong += problems.messages
+    if wrong:
+        raise Problems(wrong)
+    return dict(sorted(found.items()))
+
+
+def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Returns for each media type which parser reads it, and its settings as JSON: small, for another process."""
+    return {
+        kind: (name, json.dumps(settings))
+        for name, settings in parsers.items()
+        for kind in find_parser(name, settings).media_types
+    }
+
+
+def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
+    """Returns what a parser makes of a body, its texts cleaned and its date in UTC.
+
+    Args:
+        name: the parser.
+        settings: its settings, as JSON.
+        data: the body.
+        place: the path of a file, or the URL of a captured body.
+
+    Raises:
+        Rejected: the body gives no document.
+        TypeError, ValueError: the parser returns, or gives as its reason, what it may not.
+    """
+    try:
+        one = _loaded(name, settings)
+        if one.cpu_s is not None:
+            limit_cpu(one.cpu_s)
+        return _checked(one.parse(data, place))
+    except Rejected as rejected:
+        reason = str(rejected.reason)
+        if not _REASON.fullmatch(reason):
+            raise ValueError(
+                f'the parser "{name}" rejects for {reason!r}, which is no word like "{name}_empty"'
+            ) from None
+        raise Rejected(reason, rejected.pages) from None  # a class of the package might not survive the way back
+
+
+def _checked(content: Content) -> Content:
+    """Returns what a parser has found as documents are stored; raises TypeError where it is of other types."""
+    from tasks.formats.documents.text import clean
+
+    if not isinstance(content, Content):
+        raise TypeError(f"a parser returns Content, and this one {type(content).__name__}")
+    if not isinstance(content.published, datetime | None):
+        raise TypeError(f"published is a datetime or None, and here {type(content.published).__name__}")
+    published = content.published
+    if published is not None:
+        published = published.astimezone(UTC) if published.tzinfo else published.replace(tzinfo=UTC)
+    texts = ("text", "title", "language_hint", "canonical", "licence", "author", "site")
+    cleaned = {field: clean(getattr(content, field)) for field in texts}
+    if content.layout and cleaned["text"] != content.text:
+        raise ValueError("a parser that gives a layout gives its text as tasks.formats.documents.text.clean returns it")
+    return Content(published=published, layout=content.layout, pages=content.pages, **cleaned)
+
+
+@cache
+def _loaded(name: str, settings: str) -> Parser:
+    return find_parser(name, json.loads(settings))

@@ -53,7 +53,7 @@ from tasks.stages.extract.identity import Identity, Spare, identities, indexed_i
 from tasks.stages.extract.jsonl import JsonLines
 from tasks.stages.extract.ordered import OrderedDocuments
 from tasks.stages.extract.paged import PagedFiles
-from tasks.stages.extract.parsers import find_parser
+from tasks.stages.extract.parser import find_parser
 from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, find_files, runs
 from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
@@ -170,7 +170,7 @@ def _guard(config: ExtractConfig) -> Guard:
     parsers = [find_parser(*one) for one in config.parsers.items()]
     needed = dict.fromkeys(module for one in parsers for module in (type(one).__module__, *one.modules))
     silent_s = max(PATIENCE * (one.cpu_s or cpu_s) + one.wait_s for one in parsers)
-    return Guard(cpu_s, (*modules, "tasks.stages.extract.parsers", *needed), max(PATIENCE * cpu_s, silent_s))
+    return Guard(cpu_s, (*modules, "tasks.stages.extract.parser", *needed), max(PATIENCE * cpu_s, silent_s))
 
 
 def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:

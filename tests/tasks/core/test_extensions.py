@@ -25,7 +25,7 @@ from tasks.filters.catalogue import annotator, filter_of
 from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import Sent, captured
-from tasks.stages.extract.parsers import complete, parsed
+from tasks.stages.extract.parser import complete, parsed
 from tasks.stages.extract.row import Rejected
 
 ROOT = Path(__file__).parents[3]
