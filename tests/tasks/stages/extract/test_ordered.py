@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.ordered: documents come back in the order of their ids, however much text they
+"""Contract of tasks.stages.extract.part_files: documents come back in the order of their ids, however much text they
 hold."""
 
 import random
@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.formats.documents.document import DOCUMENT
-from tasks.stages.extract import ordered
-from tasks.stages.extract.ordered import OrderedDocuments
+from tasks.stages.extract import part_files
+from tasks.stages.extract.part_files import OrderedDocuments
 
 
 def document(number: int) -> dict[str, object]:
@@ -18,7 +18,7 @@ def document(number: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("held", [1, 500, 5_000, 1 << 20])
 def test_documents_come_back_in_order_from_memory_and_from_disk(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
-    monkeypatch.setattr(ordered, "BUFFER_BYTES", held)
+    monkeypatch.setattr(part_files, "BUFFER_BYTES", held)
     numbers = list(range(300))
     random.Random(1).shuffle(numbers)
     with OrderedDocuments() as documents:
