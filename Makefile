@@ -101,10 +101,10 @@ system: $(TESTABLE) models ## tests of the whole with the real Airflow, MLflow, 
 	$(PYTEST) -m 'system and not soak' tests/system
 	$(PYTEST) -m 'system and not soak' tests/k8s
 
-# Property tests are run again with many more examples, drawn anew every time.
+# Property tests are run again with many more examples, drawn anew every time; the order of tests is drawn, too.
 soak: $(TESTABLE) models ## tests that take long by nature; no part of `make test`
 	@tests/kenlm.sh >$(VENV)/.kenlm.log 2>&1 || echo 'sluice: KenLM could not be built ($(VENV)/.kenlm.log): no comparison with it'
-	$(PYTEST) -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
+	$(PYTEST) -p randomly -m 'soak and not system or hypothesis' --hypothesis-profile=soak -n $(WORKERS) --dist worksteal
 	$(PYTEST) -m 'soak and system' tests/system
 
 kind: ## Sluice on a Kubernetes inside Docker; needs docker, kind, kubectl, helm

@@ -31,19 +31,21 @@ class Call:
         wall_s: from its begin to the end of its last test.
         seconds: by the test's node id, its setup, call and teardown together.
         failed: node ids of the tests that failed, in any phase.
+        flaky: node ids of the tests that failed once and then passed.
     """
 
     began: float
     wall_s: float
     seconds: dict[str, float]
     failed: list[str]
+    flaky: list[str]
 
 
 class Recorder:
     """The plugin: adds up what pytest reports of a test and writes a line when its teardown is over.
 
-    A line is a JSON object: `test`, `seconds`, `failed` (the phases that failed), `began` (of the call, seconds since
-    the epoch) and `ended` (of the test).
+    A line is a JSON object: `test`, `seconds`, `failed` (the phases that failed), `rerun` (whether it failed before),
+    `began` (of the call, seconds since the epoch) and `ended` (of the test).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,14 +54,18 @@ class Recorder:
         self.began = time.time()
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: dict[str, list[str]] = defaultdict(list)
+        self.rerun: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = report.nodeid
         self.seconds[test] += report.duration
-        if report.failed:
+        if report.outcome == "rerun":
+            self.rerun.add(test)
+        elif report.failed:
             self.failed[test].append(str(report.when))
         if report.when == "teardown":
             line = {"test": test, "seconds": self.seconds[test], "failed": self.failed[test]}
+            line["rerun"] = test in self.rerun
             with self.path.open("a") as file:
                 file.write(json.dumps({**line, "began": self.began, "ended": time.time()}) + "\n")
 
@@ -79,7 +85,8 @@ def read(folder: Path) -> list[Call]:
         began = lines[0]["began"]
         seconds = {line["test"]: line["seconds"] for line in lines}
         failed = [line["test"] for line in lines if line["failed"]]
-        calls.append(Call(began, max(line["ended"] for line in lines) - began, seconds, failed))
+        flaky = sorted({line["test"] for line in lines if line["rerun"]} - set(failed))
+        calls.append(Call(began, max(line["ended"] for line in lines) - began, seconds, failed, flaky))
     return sorted(calls, key=lambda call: call.began)
 
 
@@ -96,7 +103,7 @@ def room(nodeid: str) -> str:
 
 
 def table(calls: list[Call]) -> str:
-    """Returns seconds and tests per room, the ten slowest tests, how long each call took, and the failed tests."""
+    """Returns seconds and tests per room, the ten slowest tests, how long each call took, flaky and failed tests."""
     seconds = {nodeid: s for call in calls for nodeid, s in call.seconds.items()}
     rooms: dict[str, list[float]] = defaultdict(list)
     for nodeid, s in seconds.items():
@@ -112,6 +119,8 @@ def table(calls: list[Call]) -> str:
     lines += ["", "  minutes  pytest calls"]
     lines += [f"  {call.wall_s / 60:7.1f}  {len(call.seconds)} tests" for call in calls]
     failed = [nodeid for call in calls for nodeid in call.failed]
+    flaky = [nodeid for call in calls for nodeid in call.flaky]
+    lines += ["", "  flaky tests: failed, then passed", *(f"  {nodeid}" for nodeid in flaky)] if flaky else []
     lines += ["", "  failed tests", *(f"  {nodeid}" for nodeid in failed)] if failed else []
     return "\n".join(lines)
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.cluster.runs import Task, event_of, first, meanwhile
 
+pytestmark = pytest.mark.real_time
+
 COUNT = first("[print('line', n) or time.sleep(0.2) for n in range({})]")
 TRIGGERS, RESTARTS = 6, 5
 

@@ -32,6 +32,8 @@ from tests.cluster.dask_clusters import (
 from tests.tasks.core.engine_work import Counted, noted
 from tests.waiting import later, until
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["bed", "dask"]
 
 

@@ -7,6 +7,8 @@ from tasks.core.errors import RecipeError
 from tasks.run.recipe import find_recipe
 from tests.cluster.dask_clusters import make, remove
 
+pytestmark = pytest.mark.real_time
+
 DASK = "dask.org/cluster-name"
 
 

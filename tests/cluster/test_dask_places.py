@@ -13,6 +13,8 @@ from tests.cluster.bed.resources import PODS, QUOTAS, SECRETS
 from tests.cluster.dask_clusters import bed, dask, make, place, remove, states
 from tests.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["bed", "dask"]
 
 

@@ -10,6 +10,8 @@ from tests.cluster.bed.resources import LIMIT_RANGES
 from tests.cluster.clusters import JOBSETS, KUEUE
 from tests.cluster.runs import Task, ended_by, event_of, meanwhile
 
+pytestmark = pytest.mark.real_time
+
 STEPS = 600
 SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 RANK = "batch.kubernetes.io/job-completion-index"

@@ -3,8 +3,12 @@
 import asyncio
 import socket
 
+import pytest
+
 from tests.cluster.runs import Task
 from tests.cluster.training import recipe_text
+
+pytestmark = pytest.mark.real_time
 
 ALERTS = """
 [place.alerts]

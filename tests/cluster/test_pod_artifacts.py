@@ -5,6 +5,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tests.cluster.runs import Task, event_of
 
+pytestmark = pytest.mark.real_time
+
 IDLE = ["python", "-c", "print('nothing is made')"]
 
 

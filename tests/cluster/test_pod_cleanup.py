@@ -12,6 +12,8 @@ from tests.cluster.bed.resources import PODS
 from tests.cluster.dask_clusters import bed
 from tests.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 __all__ = ["bed"]
 
 OF_AIRFLOW = {"dag_id": "web.crawl", "task_id": "fetch", "try_number": "1", "airflow_version": "3.3.2"}

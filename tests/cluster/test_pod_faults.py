@@ -13,6 +13,8 @@ import pytest
 
 from tests.cluster.runs import Task, ended_by, event_of, first, meanwhile
 
+pytestmark = pytest.mark.real_time
+
 STEPS = 600
 SAVED = "test/checkpoint/dev/.scratch/*/epoch-*/checkpoints/step-*/state.json"
 COUNT = "[print('line', n) or time.sleep(0.2) for n in range({})]"

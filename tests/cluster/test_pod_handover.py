@@ -7,6 +7,8 @@ import pytest
 
 from tests.cluster.runs import Task, event_of
 
+pytestmark = pytest.mark.real_time
+
 COUNTS = "import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.1)"
 
 

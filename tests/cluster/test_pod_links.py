@@ -1,6 +1,10 @@
 """What a person is led to from a task whose stage runs in a pod."""
 
+import pytest
+
 from tests.cluster.runs import first
+
+pytestmark = pytest.mark.real_time
 
 URL = "http://mlflow.example:5000/#/experiments/1/runs/abc"
 

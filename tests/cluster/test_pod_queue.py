@@ -1,7 +1,11 @@
 """Kueue that is older than expected, or not there: the wait in a queue says so."""
 
+import pytest
+
 from tests.cluster.bed.kueue import LOCAL_QUEUES
 from tests.cluster.bed.resources import Resource
+
+pytestmark = pytest.mark.real_time
 
 GANG = {"operator": "JobSetOperator", "nodes": 2}
 

@@ -2,7 +2,11 @@
 
 import re
 
+import pytest
+
 from tests.cluster.runs import first, meanwhile
+
+pytestmark = pytest.mark.real_time
 
 # The first pod waits to be taken away; its successor goes straight to its stage.
 WAITS = (

@@ -11,6 +11,8 @@ from tests.cluster.bed.nodes import node
 from tests.cluster.bed.resources import NODES, PODS
 from tests.cluster.runs import first, meanwhile
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.mark.smoke
 def test_a_stage_runs_in_a_pod_and_its_artifact_is_the_result(run, cluster) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.soak import soak_but
 
+pytestmark = pytest.mark.real_time
+
 FILES = sorted((Path(__file__).parents[2] / "dags").glob("*.py"))
 CLUSTER = '[place.train]\nwhere = "kubernetes"\n[place.kubernetes]\nimage = "trainer:1"\n'
 

@@ -20,6 +20,8 @@ from tasks.core.errors import TransientError
 from tests.tasks.core.engine_work import Counted, die, fill, noted
 from tests.waiting import later, until
 
+pytestmark = pytest.mark.real_time
+
 ROOT = Path(__file__).parents[3]
 STARTS_S = 300
 """A scheduler or worker imports for three CPU-seconds, which on a machine with more to do can take minutes."""

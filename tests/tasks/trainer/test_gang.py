@@ -30,6 +30,8 @@ from tests.tasks.trainer.small_run import WEIGHTS, digests, small_config, small_
 from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 CONFIG = small_config(steps=600, checkpoint_every=20)
 SHORT = small_config()
 ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}

@@ -5,9 +5,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.gang_agent import BEAT_S, HeartbeatStore, Result
 from tests.tasks.trainer.gangs import free_port
+
+pytestmark = pytest.mark.real_time
 
 
 class Slow:

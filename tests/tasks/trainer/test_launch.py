@@ -25,6 +25,8 @@ from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE
 from tests.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 LONG = 100_000
 PARENT = """
 import sys

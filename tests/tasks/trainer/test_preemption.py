@@ -23,6 +23,8 @@ from tests.tasks.trainer.test_gang import ENDLESS, agents, codes
 from tests.tasks.trainer.test_recovery import Fate, train
 from tests.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.fixture
 def server() -> Iterator[MetadataServer]:

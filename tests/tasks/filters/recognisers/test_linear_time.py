@@ -12,6 +12,8 @@ import pytest
 from tasks.filters.recognisers.scan import find
 from tests.soak import soak_but
 
+pytestmark = pytest.mark.real_time
+
 CHARS = 2_000
 FOUND = "12 rue de la Paix, 75002 Paris; Musterstraße 5, 10115 Berlin; 123 Elm Street, Springfield, IL 62704; "
 LABELLED = "tel. 030 2312512, 10 Downing Street, London SW1A 2AA, jo@example.org, SSN 123 45 6789, client 8.8.8.8; "

@@ -15,6 +15,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
 from tests.tasks.stages.crawl.cycle import ROOT, cycle, logged, segment_in, start
 
+pytestmark = pytest.mark.real_time
+
 HOSTS = 1100
 LIMIT = 1024
 SLOW_S = 2.0

@@ -21,6 +21,8 @@ from tasks.stages.crawl.visit import Visitor
 from tests.tasks.stages.crawl.site import Site
 from tests.waiting import until
 
+pytestmark = pytest.mark.real_time
+
 RECIPE = """
 name = "run"
 [crawl]

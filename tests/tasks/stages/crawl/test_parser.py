@@ -16,6 +16,8 @@ from tasks.stages.crawl.page import parser as module
 from tasks.stages.crawl.page.links import read_page
 from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
 
+pytestmark = pytest.mark.real_time
+
 SMALL = b"<a href=/small>x</a>"
 LARGE = b"<a href=/large>x</a>" + b"<p>text</p>" * (INLINE_BYTES // 10)
 MANY_ATTRIBUTES = b"<a href=/many>x</a><p " + b" ".join(b"%x" % number for number in range(10_000)) + b">"

@@ -25,6 +25,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tests.tasks.stages.crawl import cycle
 from tests.tasks.stages.crawl.site import Site
 
+pytestmark = pytest.mark.real_time
+
 HOSTS = 50
 PARTITIONS = 3
 PAGES = 6

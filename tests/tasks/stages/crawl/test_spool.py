@@ -28,6 +28,8 @@ from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
 from tasks.stages.crawl.storage.segment import ORDER, Segment
 from tasks.stages.crawl.storage.spool import MANIFEST, Buffer, Spool
 
+pytestmark = pytest.mark.real_time
+
 ADDRESS = ArtifactId("test/segment", "dev")
 CONFIG = CrawlConfig(warc_pages_per_file=2, partitions=1, buffer_bytes=1 << 20)
 

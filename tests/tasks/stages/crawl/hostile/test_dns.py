@@ -16,6 +16,8 @@ from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, NoAddr
 from tests.tasks.stages.crawl.hostile.name_server import AAAA, CNAME, SERVFAIL, A, NameServer, Said, addresses
 from tests.tasks.stages.crawl.site import Site
 
+pytestmark = pytest.mark.real_time
+
 
 def with_resolver(work, *servers):
     """Runs `work(resolver)` with a resolver that asks `servers` ("address:port")."""

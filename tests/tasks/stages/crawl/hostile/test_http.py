@@ -9,6 +9,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Client, FetchError
 from tests.tasks.stages.crawl.hostile.web import HEAD, endless, page
 
+pytestmark = pytest.mark.real_time
+
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\n"
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
 
+pytestmark = pytest.mark.real_time
+
 BODY = 8 << 20
 HOSTS = 60
 

@@ -5,6 +5,8 @@ import pytest
 from tests.tasks.stages.crawl.hostile.conftest import MAX_MEMORY_MB, crawl_in
 from tests.tasks.stages.crawl.hostile.web import page
 
+pytestmark = pytest.mark.real_time
+
 PAGES = 20
 
 

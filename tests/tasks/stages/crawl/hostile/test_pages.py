@@ -4,6 +4,8 @@ import pytest
 
 from tests.tasks.stages.crawl.hostile.web import page
 
+pytestmark = pytest.mark.real_time
+
 FOUND = b"<a href=/found>found</a>"
 MIB = 1 << 20
 

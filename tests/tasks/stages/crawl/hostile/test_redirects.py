@@ -1,6 +1,10 @@
 """Group 3: redirects that lead inside, nowhere, or on for ever. Redirects on public hosts: test_private_addresses."""
 
+import pytest
+
 from tests.tasks.stages.crawl.hostile.web import TDMREP, page, redirect
+
+pytestmark = pytest.mark.real_time
 
 
 def test_a_redirect_is_a_new_address_with_checks_of_its_own_or_nothing(web, crawl):

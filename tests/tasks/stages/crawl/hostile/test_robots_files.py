@@ -2,7 +2,11 @@
 
 import gzip
 
+import pytest
+
 from tests.tasks.stages.crawl.hostile.web import HEAD, NOT_FOUND, endless, page, redirect
+
+pytestmark = pytest.mark.real_time
 
 OPEN = b"User-agent: *\nDisallow: /private\n"
 SHUT = b"User-agent: *\nDisallow: /\n"

@@ -7,6 +7,8 @@ import pytest
 from tests.tasks.stages.crawl.hostile.conftest import crawl_in
 from tests.tasks.stages.crawl.hostile.web import page
 
+pytestmark = pytest.mark.real_time
+
 IP_DELAY_S = 0.15
 HOSTS, PAGES = 10, 2
 

@@ -2,7 +2,11 @@
 
 import gzip
 
+import pytest
+
 from tests.tasks.stages.crawl.hostile.web import NOT_FOUND, page
+
+pytestmark = pytest.mark.real_time
 
 LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10 if n else "lol" * 10}">' for n in range(10))
 URLSET = '<?xml version="1.0"?>{}<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{}</urlset>'

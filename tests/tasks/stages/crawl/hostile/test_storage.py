@@ -14,6 +14,8 @@ import pytest
 from tests.tasks.stages.crawl.cycle import pages_of, segment_in
 from tests.tasks.stages.crawl.site import Site, linked
 
+pytestmark = pytest.mark.real_time
+
 PROGRAM = Path(__file__).with_name("run_crawl.py")
 ROOT = Path(__file__).parents[5]
 

@@ -2,7 +2,11 @@
 
 import gzip
 
+import pytest
+
 from tests.tasks.stages.crawl.hostile.web import HEAD, TDMREP, endless, page, redirect
+
+pytestmark = pytest.mark.real_time
 
 RESERVED = b'[{"location": "/", "tdm-reservation": 1}]'
 

@@ -3,7 +3,11 @@
 from datetime import UTC, datetime
 from itertools import product
 
+import pytest
+
 from tests.tasks.stages.crawl.hostile.web import TDMREP, page
+
+pytestmark = pytest.mark.real_time
 
 PAGES = 30
 
