@@ -11,7 +11,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 
-def metadata(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:
+def fields_json(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...]]:
     """Returns fields as JSON, sorted by name, and the names of fields that were left out to keep to the limit.
 
     Numbers that are not finite become null, times ISO 8601, durations seconds, bytes base64, other values text.
@@ -23,9 +23,9 @@ def metadata(fields: Mapping[str, Any], limit: int) -> tuple[str, tuple[str, ...
     Raises:
         RecursionError: a value is nested too deeply.
 
-    >>> metadata({"date": date(2026, 1, 2), "stars": 5, "none": None}, 100)
+    >>> fields_json({"date": date(2026, 1, 2), "stars": 5, "none": None}, 100)
     ('{"date":"2026-01-02","stars":5}', ())
-    >>> metadata({"a": "x" * 99, "b": 1}, 20)
+    >>> fields_json({"a": "x" * 99, "b": 1}, 20)
     ('{"b":1}', ('a',))
     """
     parts = {name: f"{_json(name)}:{_json(value)}" for name, value in sorted(fields.items()) if value is not None}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 # Groups of names of elements: what furniture is made of, and what stories are.
-_TAGS = {
+_TAG_WORDS = {
     "a": "a",
     "aside": "aside",
     "header": "header hgroup",
@@ -33,7 +33,7 @@ _TAGS = {
     "hidden": "hidden",
 }
 # Groups of parts of classes, ids, roles and item properties, in the languages of the pages trained on.
-_NAMES = {
+_NAME_WORDS = {
     "comment": "comment kommentar disqus respond reply discussion livefyre leserbrief trackback pingback",
     "share": """
         share sharing social teilen facebook twitter addthis addtoany sociable shariff follow bookmark tweet""",
@@ -84,12 +84,12 @@ _NAMES = {
     "list": "list liste",
     "first": "first last",
 }  # fmt: skip
-GROUPS = (*(f"tag_{name}" for name in _TAGS), *(f"named_{name}" for name in _NAMES))
+GROUPS = (*(f"tag_{name}" for name in _TAG_WORDS), *(f"named_{name}" for name in _NAME_WORDS))
 """Names of the groups, in order."""
-NAMED = {tag: (number,) for number, tags in enumerate(_TAGS.values()) for tag in tags.split()}
+NAMED = {tag: (number,) for number, tags in enumerate(_TAG_WORDS.values()) for tag in tags.split()}
 """Groups of the name of an element."""
 _OF_WORD = {
-    word: len(_TAGS) + number for number, words in reversed(list(enumerate(_NAMES.values()))) for word in words.split()
+    word: len(_TAG_WORDS) + number for number, words in reversed(list(enumerate(_NAME_WORDS.values()))) for word in words.split()
 }
 
 
@@ -108,13 +108,13 @@ def _longest_of(words: Iterable[str]) -> str:
     return f"(?:{pattern}){ends}" if pattern else ""
 
 
-_WORD = re.compile(_longest_of(_OF_WORD))
+_NAME_WORD = re.compile(_longest_of(_OF_WORD))
 
 
 @functools.lru_cache(1 << 14)
 def groups_of(names: str) -> tuple[int, ...]:
     """Returns the groups of a class, id, role or item property."""
-    return tuple({_OF_WORD[word] for word in _WORD.findall(names.lower())})
+    return tuple({_OF_WORD[word] for word in _NAME_WORD.findall(names.lower())})
 
 
 # Words with which furniture speaks: whole words, or with a star their beginnings of five letters or more.

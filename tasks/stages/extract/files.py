@@ -197,7 +197,7 @@ def _metadata(row: Mapping[str, Any], source: FileSource) -> tuple[str, bool]:
     """Returns the metadata of a row as JSON, and whether a field of it was left out."""
     names = row.keys() if source.metadata_fields is None else source.metadata_fields
     found = {name: row.get(name) for name in names if name not in (source.text_field, source.url_field)}
-    text, left_out = beside.metadata(found, source.max_metadata_bytes)
+    text, left_out = beside.fields_json(found, source.max_metadata_bytes)
     return text, bool(left_out)
 
 

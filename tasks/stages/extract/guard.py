@@ -86,7 +86,7 @@ class Guard:
         for row in rows:
             yield row, Rejected(row.refused) if row.refused else next(answers)
 
-    def run(self, calls: Sequence[Call]) -> list[Outcome]:
+    def run(self, calls: Sequence["Call"]) -> list[Outcome]:
         """Returns what comes of each call, in order; raises as `outcomes` does."""
         found: list[Outcome] = []
         alone = -1  # the row that has a new child to itself
@@ -158,7 +158,7 @@ class _Child:
                 f"see what `{sys.executable} -c 'import tasks.stages.extract.content'` says on this machine",
             ) from None
 
-    def answers(self, calls: Sequence[Call], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
+    def answers(self, calls: Sequence["Call"], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
         """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
         ROW.pack_into(self._at, 0, 0)
         self._send((cpu_s, calls))

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 
 from tasks.core.artifact import ArtifactFolder, PartRecord
 from tasks.core.engine import Engine
-from tasks.core.part import Part, PartSpec
-from tasks.core.stage import Output
+from tasks.core.stage import Output, Part, PartSpec
 from tasks.formats.dedup.dedup_index import (
     DedupIndex,
     forgotten,
