@@ -51,9 +51,8 @@ from tasks.stages.extract.files import Tally, read_file, refuse_misread, tallied
 from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
 from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
 from tasks.stages.extract.parser import find_parser
-from tasks.stages.extract.part_files import JsonLines, OrderedDocuments, PagedFiles
+from tasks.stages.extract.part_files import JsonLines, OrderedDocuments, PagedFiles, returned_parts
 from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, find_files, runs
-from tasks.stages.extract.returned import returned_parts
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
 log = logging.getLogger("sluice.extract")
