@@ -46,11 +46,10 @@ from benchmarks.gold_pages import (
 from benchmarks.harness import keep
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import blocks_text, candidates
+from tasks.stages.extract.blocks import SCALE, Judges, blocks_text, candidates, parsed
 from tasks.stages.extract.main_text import keep_posts, main_text
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_about
-from tasks.stages.extract.trees import SCALE, Judges, parsed
 
 TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 5

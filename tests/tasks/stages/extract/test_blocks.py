@@ -17,14 +17,13 @@ from benchmarks.gold_pages import (
     shingle_score,
 )
 from benchmarks.train_blocks import TARGET, Example, examples, folds, weights_of
+from tasks.stages.extract import blocks as trees_module
 from tasks.stages.extract import page_blocks
-from tasks.stages.extract import trees as trees_module
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import blocks_text, candidates, joined
+from tasks.stages.extract.blocks import MAX_DEPTH, SCALE, blocks_text, candidates, joined, judges, parsed
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
-from tasks.stages.extract.trees import MAX_DEPTH, SCALE, judges, parsed
 
 BLOCKS = ExtractConfig(extractor="blocks")
 SENTENCE = "the harbour was quiet, the boats lay still, and the wind came up from the south at noon."
