@@ -154,7 +154,10 @@ class Order:
         if not (self._flying or self._able):
             self._begin()
         if outcome.status in (SUCCESS, NOT_MODIFIED) and outcome.kind == PAGE and not outcome.render:
-            self.traps.keep(_original(candidate, outcome))
+            # The page's own capture, or the earlier one that it found unchanged.
+            unchanged = candidate.earlier if outcome.status == NOT_MODIFIED else None
+            at = outcome.fetched_at or datetime.now(UTC)
+            self.traps.keep(unchanged or Earlier(outcome.url, at, outcome.record_id, outcome.payload_digest))
 
     def lower_caps(self) -> None:
         """Takes over caps of hosts that operators have lowered; what waits beyond them is left for the next cycle."""
@@ -316,14 +319,6 @@ class Order:
             if host not in self._able:
                 self._able.add(host)
                 self._news.append(host)
-
-
-def _original(candidate: Candidate, outcome: Outcome) -> Earlier:
-    """Returns the full capture behind an outcome: its own, or the earlier one that it found unchanged."""
-    if outcome.status == NOT_MODIFIED and candidate.earlier is not None:
-        return candidate.earlier
-    fetched_at = outcome.fetched_at or datetime.now(UTC)
-    return Earlier(outcome.url, fetched_at, outcome.record_id, outcome.payload_digest)
 
 
 def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, set[str]]:
