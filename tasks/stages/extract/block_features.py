@@ -13,8 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.stages.extract.block_words import GROUPS, SAYINGS, sayings_of
-from tasks.stages.extract.page_blocks import TAG_NAMES, Blocks
+from tasks.stages.extract.page_blocks import GROUPS, SAYINGS, TAG_NAMES, Blocks, sayings_of
 
 Floats = NDArray[np.float64]
 Measured = NDArray[np.float32]
