@@ -45,7 +45,7 @@ log = logging.getLogger("sluice.crawl")
 
 TRIES = 3
 CUT_TRIES = 2
-"""A body that is cut off twice is kept as it is: the server says a wrong length."""
+"""A body that is cut off twice is kept as it is: the server states a wrong length."""
 PAYMENT = "payment_required"
 """An answer (402), not a failure: the page is not to be had without a contract."""
 
@@ -144,11 +144,11 @@ class Visitor:
                 await self._segment.room()
         except TimeoutError:
             return Visit.AGAIN
-        place = await self._client.locate(candidate.url)
-        if not self._politeness.ready(host, place.address):
+        located = await self._client.locate(candidate.url)
+        if not self._politeness.ready(host, located.address):
             return Visit.AGAIN
         put_off = self._policy.withheld(host.authority) or host.given_up
-        if reason := put_off or place.refused:
+        if reason := put_off or located.refused:
             return self._skip(candidate, RETRY if put_off else GONE, reason)
         if self._policy.pauses(host.authority):
             self._politeness.put_off(host, EVERY_S)
