@@ -40,23 +40,32 @@ from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
 from tasks.stages.extract.parser import parsed
-from tasks.stages.extract.partitioning import Span, readable, window
+from tasks.stages.extract.partitioning import FilePiece, readable, window
 from tasks.stages.extract.row import Content, Row
 
 _ROWS_AT_ONCE = 16
 
+Tally = Counter[tuple[str, str, str]]
+"""Numbers of rows by source, path of the file, and reason ("" for a text)."""
+
+_SHOWN = 40
+_LONGEST = 1 << 20
+_HEAD = 1 << 16
+# An object that holds a list of objects, behind members that are neither.
+_WRAPPED = re.compile(rb'\s*\{(?:[^\[\]{}]{0,2000},)?\s*"([^"\\]{1,200})"\s*:\s*\[\s*\{')
+
 
 def read_file(
-    file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, span: Span | None = None
+    file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, piece: FilePiece | None = None
 ) -> Iterator[Row]:
     """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read.
 
     Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
-    Of a file of rows a `span` may be read alone.
+    Of a file of rows a `piece` may be read alone.
     """
     with readable(file, source):
         if source.kind in _ROWS:
-            yield from _ROWS[source.kind](file, source, config, quick, span)
+            yield from _ROWS[source.kind](file, source, config, quick, piece)
         elif source.kind in _READERS:
             yield from _READERS[source.kind](file, source, config, quick)
         else:
@@ -117,11 +126,11 @@ def _unpacked(file: SourceFile, limit: int) -> bytes:
 
 
 def _json_rows(
-    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
+    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
 ) -> Iterator[Row]:
-    with window(file, span) as text:
+    with window(file, piece) as text:
         held = json_rows(text, text.form, config.max_payload_bytes)
-        for number, row in enumerate(held, start=span.first if span else 0):
+        for number, row in enumerate(held, start=piece.first if piece else 0):
             if row is None:
                 yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
             elif row.strip():
@@ -136,13 +145,13 @@ def _parsed(row: bytes) -> Any:
 
 
 def _parquet_rows(
-    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, span: Span | None
+    file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
 ) -> Iterator[Row]:
     columns = _columns(file, source, quick)
-    number = span.first if span else 0
+    number = piece.first if piece else 0
     # Dictionary-encoded, so that a text that occurs in a thousand rows is in memory once.
     with parquet.opened(file.local(), [source.text_field]) as rows:
-        groups = list(range(span.start, span.end)) if span else None
+        groups = list(range(piece.start, piece.end)) if piece else None
         for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):
                 fields = dict(zip(columns, row, strict=True))
@@ -224,19 +233,10 @@ _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iter
     "metadata": partial(_whole_file, metadata),
     "warc": _captures,
 }
-_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, Span | None], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[Row]]] = {
     "jsonl": _json_rows,
     "parquet": _parquet_rows,
 }
-
-Tally = Counter[tuple[str, str, str]]
-"""Numbers of rows by source, path of the file, and reason ("" for a text)."""
-
-_SHOWN = 40
-_LONGEST = 1 << 20
-_HEAD = 1 << 16
-# An object that holds a list of objects, behind members that are neither.
-_WRAPPED = re.compile(rb'\s*\{(?:[^\[\]{}]{0,2000},)?\s*"([^"\\]{1,200})"\s*:\s*\[\s*\{')
 
 
 def tallied(rows: Iterable[Row], file: SourceFile, source: FileSource, tally: Tally) -> Iterator[Row]:

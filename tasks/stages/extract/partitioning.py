@@ -1,18 +1,12 @@
-"""Division of the input into parts: a function of the inputs and the settings, not of the workers.
+"""Division of the input into parts, and reading of the pieces that it makes of large files.
 
-A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part. Parts are
-sequences of whole consecutive units of about equal weight.
+Reads the names, sizes and bytes of external files. The parts are a function of the inputs and the settings, not of the
+workers. A unit is one WARC file, one file of a source, or a piece of a file of rows that is too large for one part.
+Parts are sequences of whole consecutive units of about equal weight.
 
-Pieces of files of rows, so that one file can go into several parts.
-
-Reads external files. A Parquet file is cut between row groups, JSON at the ends of lines or of values; the cuts depend
-on the file and on the requested size, not on the workers. Plain UTF-8 can be read from any offset. Packed files, and
-those in UTF-16, can be read only from the beginning, so a process keeps the stream of its last piece: the next piece
-continues there, and any other one skips the bytes before it.
-
-Selection of the files of a source: those that match its pattern without the excluded ones, or a sample of them.
-
-Reads the names and sizes of external files.
+A Parquet file is cut between row groups, JSON at the ends of lines or of values. Plain UTF-8 can be read from any
+offset. Packed files, and those in UTF-16, can be read only from the beginning, so a process keeps the stream of its
+last piece: the next piece continues there, and any other one skips the bytes before it.
 """
 
 import contextlib
@@ -33,6 +27,19 @@ from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_o
 from tasks.formats.documents.packing import other_kind
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
+
+_HEAD = 512
+ROW_KINDS = ("jsonl", "parquet")
+"""Kinds of sources whose files hold one document per row."""
+
+# Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
+PACKED_WEIGHT = 4
+MIN_PARTS = 8
+PIECES = 4
+"""Pieces per part of a large file, so that parts can be filled evenly."""
+RUNS = 20
+"""Maximum number of runs of the parts of a compressed file. A run first skips the bytes before it, half the file on
+average; reading rows takes about ten times as long as skipping them, so the work at most doubles."""
 
 
 def find_files(source: FileSource) -> list[SourceFile]:
@@ -66,13 +73,8 @@ def _sample(files: list[SourceFile], source: FileSource) -> list[SourceFile]:
     return taken or ordered[:1]
 
 
-_HEAD = 512
-ROW_KINDS = ("jsonl", "parquet")
-"""Kinds of sources whose files hold one document per row."""
-
-
 @dataclass(frozen=True)
-class Span:
+class FilePiece:
     """A piece of a file of rows.
 
     Attributes:
@@ -89,12 +91,118 @@ class Span:
     weight: int
     streamed: bool = False
 
-    def joined(self, following: "Span") -> "Span":
+    def joined(self, following: "FilePiece") -> "FilePiece":
         """Returns this piece and the one behind it as one."""
-        return Span(self.first, self.start, following.end, self.weight + following.weight, self.streamed)
+        return FilePiece(self.first, self.start, following.end, self.weight + following.weight, self.streamed)
 
 
-def cut(file: SourceFile, kind: str, size: int) -> list[Span]:
+@dataclass(frozen=True)
+class Unit:
+    """One input file, or the piece `piece` of it.
+
+    A file of the crawl has no `source`; it is in the store at `file.path` and has `records` captures, listed by the
+    file `index` ("" for none).
+    """
+
+    file: SourceFile
+    source: FileSource | None = None
+    records: int = 0
+    index: str = ""
+    piece: FilePiece | None = None
+
+    @property
+    def weight(self) -> int:
+        """Input bytes, as `ExtractConfig.part_bytes` counts them; at least 1."""
+        if self.piece is not None:
+            return max(1, self.piece.weight)
+        packed = self.source is None or self.source.kind in ("warc", "parquet") or self.file.is_packed
+        return max(1, self.file.bytes * (PACKED_WEIGHT if packed else 1))
+
+    @property
+    def stream(self) -> str:
+        """Where the unit comes from, if it is a piece that can be reached only by way of what lies before it, or ""."""
+        return self.file.path if self.piece is not None and self.piece.streamed else ""
+
+
+def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list[Unit]:
+    """Returns the units with each file of rows that is larger than a part's share as several.
+
+    Raises:
+        InputError: such a file cannot be read.
+    """
+    share = max(1, sum(unit.weight for unit in units) // _part_count(units, config))
+    large = [number for number, unit in enumerate(units) if _is_rows(unit) and unit.weight > share]
+    cuts = engine.map(partial(_pieces, max(1, share // PIECES)), [units[number] for number in large])
+    found = {large[place]: pieces for place, pieces in cuts}
+    return [piece for number, unit in enumerate(units) for piece in found.get(number, [unit])]
+
+
+def _is_rows(unit: Unit) -> bool:
+    return unit.source is not None and unit.source.kind in ROW_KINDS
+
+
+def _pieces(size: int, unit: Unit) -> list[Unit]:
+    """Cuts a file of rows; an empty one stays as it is."""
+    assert unit.source is not None
+    with readable(unit.file, unit.source):
+        return [replace(unit, piece=piece) for piece in cut(unit.file, unit.source.kind, size)] or [unit]
+
+
+def _part_count(units: Sequence[Unit], config: ExtractConfig) -> int:
+    total = sum(unit.weight for unit in units)
+    return config.parts or max(-(-total // config.part_bytes), min(len(units), MIN_PARTS))
+
+
+def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
+    """Cuts `units` into parts, none of them empty.
+
+    The middle of a unit decides where it goes, so a unit larger than a part fills one alone.
+    """
+    total, count = sum(unit.weight for unit in units), _part_count(units, config)
+    groups: dict[int, list[Unit]] = {}
+    before = 0
+    for unit in units:
+        middle = before + unit.weight / 2
+        groups.setdefault(min(count - 1, int(middle * count / total)), []).append(unit)
+        before += unit.weight
+    return [list(_joined(groups[index])) for index in sorted(groups)]
+
+
+def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
+    """Yields units with neighbouring pieces of one file as one."""
+    current: Unit | None = None
+    for unit in units:
+        if (
+            current
+            and current.piece
+            and unit.piece
+            and unit.file.path == current.file.path
+            and unit.source == current.source
+        ):
+            current = replace(current, piece=current.piece.joined(unit.piece))
+            continue
+        if current:
+            yield current
+        current = unit
+    if current:
+        yield current
+
+
+def runs(parts: Sequence[Sequence[Unit]]) -> list[str]:
+    """Returns for each part the name of its run, or "" for one that can be made by itself.
+
+    Parts of one run go through a compressed file one after the other, so that it is unpacked once for all of them.
+    """
+    streams = [next(filter(None, (unit.stream for unit in units)), "") for units in parts]
+    found, seen = [], dict.fromkeys(streams, 0)
+    for stream in streams:
+        each = -(-streams.count(stream) // RUNS)
+        found.append(f"{stream} {seen[stream] // each}" if stream else "")
+        seen[stream] += 1
+    return found
+
+
+def cut(file: SourceFile, kind: str, size: int) -> list[FilePiece]:
     """Returns the pieces of a file, each of `size` bytes or a little more, unpacked; none is empty.
 
     Args:
@@ -113,40 +221,40 @@ def cut(file: SourceFile, kind: str, size: int) -> list[Span]:
         return list((_lines if form.lines else _values)(text, size, not form.plain))
 
 
-def _row_groups(file: SourceFile, size: int) -> Iterator[Span]:
+def _row_groups(file: SourceFile, size: int) -> Iterator[FilePiece]:
     described = parquet.metadata(file.local())
     first = start = rows = weight = 0
     for number in range(described.num_row_groups):
         group = described.row_group(number)
         rows, weight = rows + group.num_rows, weight + group.total_byte_size
         if weight >= size or number == described.num_row_groups - 1:
-            yield Span(first, start, number + 1, weight)
+            yield FilePiece(first, start, number + 1, weight)
             first, start, weight = rows, number + 1, 0
 
 
-def _lines(text: Text, size: int, streamed: bool) -> Iterator[Span]:
+def _lines(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = lines = at = 0
     while block := text.read(BLOCK):
         behind = 0
         while (end := block.find(b"\n", max(behind, start + size - at - 1)) + 1) > 0:
             lines += block.count(b"\n", behind, end)
-            yield Span(first, start, at + end, at + end - start, streamed)
+            yield FilePiece(first, start, at + end, at + end - start, streamed)
             first, start, behind = lines, at + end, end
         lines += block.count(b"\n", behind)
         at += len(block)
     if at > start:
-        yield Span(first, start, at, at - start, streamed)
+        yield FilePiece(first, start, at, at - start, streamed)
 
 
-def _values(text: Text, size: int, streamed: bool) -> Iterator[Span]:
+def _values(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = end = 0
     number = 0
     for number, (end, _) in enumerate(value_ends(text, 0), start=1):
         if end - start >= size:
-            yield Span(first, start, end, end - start, streamed)
+            yield FilePiece(first, start, end, end - start, streamed)
             first, start = number, end
     if end > start:
-        yield Span(first, start, end, end - start, streamed)
+        yield FilePiece(first, start, end, end - start, streamed)
 
 
 @contextlib.contextmanager
@@ -188,21 +296,21 @@ class Window:
 
 
 @contextlib.contextmanager
-def window(file: SourceFile, span: Span | None) -> Iterator[Window]:
+def window(file: SourceFile, piece: FilePiece | None) -> Iterator[Window]:
     """Yields the text of a piece of a file of JSON, in UTF-8; None for the whole file.
 
     Raises:
         OSError: the file cannot be read.
         InputError: it is not as it was when it was cut, or holds something else.
     """
-    if span is not None and span.streamed:
-        yield from _streamed(file, span)
+    if piece is not None and piece.streamed:
+        yield from _streamed(file, piece)
         return
     form = form_of(file.local(), file.name)
     with text_of(file.local(), form) as text:
-        if span is not None:
-            text.seek(span.start)
-        yield Window(text, form, file.path, None if span is None else span.end - span.start)
+        if piece is not None:
+            text.seek(piece.start)
+        yield Window(text, form, file.path, None if piece is None else piece.end - piece.start)
 
 
 class _Kept(NamedTuple):
@@ -216,28 +324,28 @@ _KEPT: dict[str, _Kept] = {}
 """Where this process stands in the packed file that it has read a piece of last."""
 
 
-def _streamed(file: SourceFile, span: Span) -> Iterator[Window]:
+def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[Window]:
     kept = _KEPT.pop(file.path, None)
-    if kept and kept.at > span.start:
+    if kept and kept.at > piece.start:
         kept.opened.close()
         kept = None
     at, text, form, opened = kept or _from_the_beginning(file)
     try:
-        while at < span.start:
-            if not (skipped := text.read(min(BLOCK, span.start - at))):
+        while at < piece.start:
+            if not (skipped := text.read(min(BLOCK, piece.start - at))):
                 raise _changed(file.path)
             at += len(skipped)
-        piece = Window(text, form, file.path, span.end - span.start)
-        yield piece
+        shown = Window(text, form, file.path, piece.end - piece.start)
+        yield shown
     except BaseException:
         opened.close()
         raise
-    if piece.left:
+    if shown.left:
         opened.close()
         return
     while _KEPT:
         _KEPT.popitem()[1].opened.close()
-    _KEPT[file.path] = _Kept(span.end, text, form, opened)
+    _KEPT[file.path] = _Kept(piece.end, text, form, opened)
 
 
 def _from_the_beginning(file: SourceFile) -> _Kept:
@@ -247,119 +355,3 @@ def _from_the_beginning(file: SourceFile) -> _Kept:
 
 def _changed(path: str) -> InputError:
     return InputError(f"{path} has become shorter while it was read", "run again once nobody writes to it any more")
-
-
-# Compressed pages unpack to about four times their size, and their extraction costs more than reading a text.
-PACKED_WEIGHT = 4
-MIN_PARTS = 8
-PIECES = 4
-"""Pieces per part of a large file, so that parts can be filled evenly."""
-RUNS = 20
-"""Maximum number of runs of the parts of a compressed file. A run first skips the bytes before it, half the file on
-average; reading rows takes about ten times as long as skipping them, so the work at most doubles."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One input file, or the piece `span` of it.
-
-    A file of the crawl has no `source`; it is in the store at `file.path` and has `records` captures, listed by the
-    file `index` ("" for none).
-    """
-
-    file: SourceFile
-    source: FileSource | None = None
-    records: int = 0
-    index: str = ""
-    span: Span | None = None
-
-    @property
-    def weight(self) -> int:
-        """Input bytes, as `ExtractConfig.part_bytes` counts them; at least 1."""
-        if self.span is not None:
-            return max(1, self.span.weight)
-        packed = self.source is None or self.source.kind in ("warc", "parquet") or self.file.is_packed
-        return max(1, self.file.bytes * (PACKED_WEIGHT if packed else 1))
-
-    @property
-    def stream(self) -> str:
-        """Where the unit comes from, if it is a piece that can be reached only by way of what lies before it, or ""."""
-        return self.file.path if self.span is not None and self.span.streamed else ""
-
-
-def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list[Unit]:
-    """Returns the units with each file of rows that is larger than a part's share as several.
-
-    Raises:
-        InputError: such a file cannot be read.
-    """
-    share = max(1, sum(unit.weight for unit in units) // _part_count(units, config))
-    large = [number for number, unit in enumerate(units) if _is_rows(unit) and unit.weight > share]
-    cuts = engine.map(partial(_pieces, max(1, share // PIECES)), [units[number] for number in large])
-    found = {large[place]: pieces for place, pieces in cuts}
-    return [piece for number, unit in enumerate(units) for piece in found.get(number, [unit])]
-
-
-def _is_rows(unit: Unit) -> bool:
-    return unit.source is not None and unit.source.kind in ROW_KINDS
-
-
-def _pieces(size: int, unit: Unit) -> list[Unit]:
-    """Cuts a file of rows; an empty one stays as it is."""
-    assert unit.source is not None
-    with readable(unit.file, unit.source):
-        return [replace(unit, span=span) for span in cut(unit.file, unit.source.kind, size)] or [unit]
-
-
-def _part_count(units: Sequence[Unit], config: ExtractConfig) -> int:
-    total = sum(unit.weight for unit in units)
-    return config.parts or max(-(-total // config.part_bytes), min(len(units), MIN_PARTS))
-
-
-def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
-    """Cuts `units` into parts, none of them empty.
-
-    The middle of a unit decides where it goes, so a unit larger than a part fills one alone.
-    """
-    total, count = sum(unit.weight for unit in units), _part_count(units, config)
-    groups: dict[int, list[Unit]] = {}
-    before = 0
-    for unit in units:
-        middle = before + unit.weight / 2
-        groups.setdefault(min(count - 1, int(middle * count / total)), []).append(unit)
-        before += unit.weight
-    return [list(_joined(groups[index])) for index in sorted(groups)]
-
-
-def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
-    """Yields units with neighbouring pieces of one file as one."""
-    current: Unit | None = None
-    for unit in units:
-        if (
-            current
-            and current.span
-            and unit.span
-            and unit.file.path == current.file.path
-            and unit.source == current.source
-        ):
-            current = replace(current, span=current.span.joined(unit.span))
-            continue
-        if current:
-            yield current
-        current = unit
-    if current:
-        yield current
-
-
-def runs(parts: Sequence[Sequence[Unit]]) -> list[str]:
-    """Returns for each part the name of its run, or "" for one that can be made by itself.
-
-    Parts of one run go through a compressed file one after the other, so that it is unpacked once for all of them.
-    """
-    streams = [next(filter(None, (unit.stream for unit in units)), "") for units in parts]
-    found, seen = [], dict.fromkeys(streams, 0)
-    for stream in streams:
-        each = -(-streams.count(stream) // RUNS)
-        found.append(f"{stream} {seen[stream] // each}" if stream else "")
-        seen[stream] += 1
-    return found

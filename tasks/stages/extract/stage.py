@@ -246,7 +246,7 @@ def _rows(slice_: Slice) -> Iterator[Row]:
 
 def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Row]:
     if unit.source is not None:
-        yield from read_file(unit.file, unit.source, slice_.config, quick=quick, span=unit.span)
+        yield from read_file(unit.file, unit.source, slice_.config, quick=quick, piece=unit.piece)
     elif slice_.store is not None:
         yield from _crawled(slice_.store, unit, slice_.config, quick)
 

@@ -19,7 +19,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, Span, Unit, arrange, cut, divide, find_files, runs
+from tasks.stages.extract.partitioning import RUNS, FilePiece, Unit, arrange, cut, divide, find_files, runs
 from tasks.stages.extract.row import Row
 from tests.conftest import run_stage_in
 from tests.tasks.stages.extract.test_files import compressed
@@ -68,12 +68,12 @@ def test_pieces_of_json_lines_hold_the_rows_of_the_file(packed: FileSource, size
     assert [one.end for one in pieces[:-1]] == [one.start for one in pieces[1:]]
     assert sum(one.weight for one in pieces) == len(lines())
     assert all(one.weight >= size for one in pieces[:-1])
-    in_order = [row for one in pieces for row in read_file(file, packed, CONFIG, span=one)]
+    in_order = [row for one in pieces for row in read_file(file, packed, CONFIG, piece=one)]
     assert told(in_order) == expected
     some = pieces[:: max(1, len(pieces) // 7)]
-    backwards = {one.first: told(list(read_file(file, packed, CONFIG, span=one))) for one in reversed(some)}
+    backwards = {one.first: told(list(read_file(file, packed, CONFIG, piece=one))) for one in reversed(some)}
     assert [row for first in sorted(backwards) for row in backwards[first]] == [
-        row for one in some for row in told(list(read_file(file, packed, CONFIG, span=one)))
+        row for one in some for row in told(list(read_file(file, packed, CONFIG, piece=one)))
     ]
 
 
@@ -84,13 +84,13 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
     text_of = partitioning.text_of
     monkeypatch.setattr(partitioning, "text_of", lambda *how: opened.append(how) or text_of(*how))
     for one in pieces:
-        list(read_file(file, packed, CONFIG, span=one))
+        list(read_file(file, packed, CONFIG, piece=one))
     assert len(opened) == (1 if file.is_packed else len(pieces))
     # Another file takes its place, and a piece that is left in the middle is not gone on with.
-    rows = read_file(file, packed, CONFIG, span=pieces[1])
+    rows = read_file(file, packed, CONFIG, piece=pieces[1])
     next(rows)
     rows.close()
-    assert told(list(read_file(file, packed, CONFIG, span=pieces[2])))
+    assert told(list(read_file(file, packed, CONFIG, piece=pieces[2])))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
@@ -104,11 +104,11 @@ def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: 
     pieces = cut(file, "jsonl", size)
     assert len(pieces) in {1: [60], 700: range(5, 40), 1 << 30: [1]}[size]
     assert {one.streamed for one in pieces} == {encoding != "utf-8"}
-    rows = [row for one in pieces for row in read_file(file, found, CONFIG, span=one)]
+    rows = [row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]
     assert told(rows) == told(whole(found))
     assert [row.url for row in rows] == [f"file://src/d.json#{number}" for number in range(60)]
-    last = list(read_file(file, found, CONFIG, span=pieces[-1]))
-    first = list(read_file(file, found, CONFIG, span=pieces[0]))
+    last = list(read_file(file, found, CONFIG, piece=pieces[-1]))
+    first = list(read_file(file, found, CONFIG, piece=pieces[0]))
     assert (last[-1].url, first[0].url) == (rows[-1].url, rows[0].url)
 
 
@@ -118,7 +118,7 @@ def test_files_without_a_line_and_lines_without_an_end_are_cut(tmp_path: Path, d
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
     pieces = cut(file, "jsonl", 1)
-    assert told([row for one in pieces for row in read_file(file, found, CONFIG, span=one)]) == told(whole(found))
+    assert told([row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]) == told(whole(found))
     assert sum(one.weight for one in pieces) == len(data)
     unit = Unit(file, found)
     assert divide([unit], ExtractConfig(parts=9), Engine()) or not data
@@ -132,7 +132,7 @@ def test_pieces_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
     (file,) = find_files(found)
     pieces = cut(file, "parquet", size)
     assert [(one.start, one.end) for one in cut(file, "parquet", 1)] == [(at, at + 1) for at in range(13)]
-    rows = [row for one in pieces for row in read_file(file, found, CONFIG, span=one)]
+    rows = [row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]
     assert told(rows) == told(whole(found))
     assert [row.url for row in rows] == [f"file://src/d.parquet#{number}" for number in range(100)]
 
@@ -156,18 +156,18 @@ def test_a_file_that_has_become_shorter_is_told(tmp_path: Path, ending: str) -> 
     *_, last = cut(file, "jsonl", 1_000)
     path.write_bytes(compressed(lines()[:5_000], ending))
     with pytest.raises(InputError, match="has become shorter while it was read"):
-        list(read_file(file, found, CONFIG, span=last))
+        list(read_file(file, found, CONFIG, piece=last))
 
 
 def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselves() -> None:
-    def unit(path: str, span: Span | None) -> Unit:
+    def unit(path: str, piece: FilePiece | None) -> Unit:
         from tasks.formats.documents.external_files import SourceFile
 
-        return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), span=span)
+        return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), piece=piece)
 
     parts = [[unit("/x/a.jsonl", None)]]
-    parts += [[unit("/x/b.jsonl.gz", Span(at, at, at + 1, 1, streamed=True))] for at in range(50)]
-    parts += [[unit("/x/c.jsonl", Span(at, at, at + 1, 1))] for at in range(3)]
+    parts += [[unit("/x/b.jsonl.gz", FilePiece(at, at, at + 1, 1, streamed=True))] for at in range(50)]
+    parts += [[unit("/x/c.jsonl", FilePiece(at, at, at + 1, 1))] for at in range(3)]
     named = runs(parts)
     assert named[0] == ""
     assert named[51:] == [""] * 3
@@ -175,7 +175,7 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
     assert sorted(in_b, key=in_b.index) == in_b, "a run is made of neighbours"
     assert len(set(in_b)) <= RUNS
     assert max(map(in_b.count, in_b)) == 3
-    assert runs([[unit("/x/b.jsonl.gz", Span(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
+    assert runs([[unit("/x/b.jsonl.gz", FilePiece(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
         "/x/b.jsonl.gz 0"
     ]
 
