@@ -76,7 +76,7 @@ def train_steps(engine: Sharded, batches: list[Batch], steps: int) -> tuple[list
     for step in range(steps):
         synchronise(device)
         started = time.perf_counter()
-        loss, _, _ = engine.gradient({0: batches[step % len(batches)]}, stop=lambda: False)
+        loss, _, _ = engine.forward_backward({0: batches[step % len(batches)]})
         engine.clip(1.0)
         engine.optimizer.step(1e-4)
         synchronise(device)

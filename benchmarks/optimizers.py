@@ -60,7 +60,7 @@ def train(ranks: Ranks, optim: dict[str, Any], compression: dict[str, Any] | Non
     in_optimizer, started = 0.0, time.process_time()
     for step in range(steps):
         parts = {number: batch(training, run.microbatch, 2 * step + number) for number in engine.numbers}
-        engine.gradient(parts, lambda: False)
+        engine.forward_backward(parts)
         engine.clip(run.optim.clip)
         before = time.process_time()
         engine.optimizer.step(learning_rate(run.optim, step, steps))

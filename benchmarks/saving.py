@@ -40,7 +40,7 @@ def batch(number: int) -> Batch:
 def step(model: Replicated, number: int, saver: Saver) -> float:
     """Trains one step; returns its seconds."""
     started = time.perf_counter()
-    model.gradient({0: batch(number)}, lambda: False)
+    model.forward_backward({0: batch(number)})
     model.clip(1.0)
     saver.wait_for_copy()
     model.optimizer.step(1e-4)

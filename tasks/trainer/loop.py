@@ -20,9 +20,10 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.batches import Loader, open_data
-from tasks.trainer.data.withheld import REASON, Withheld
-from tasks.trainer.integrity.corruption import Gradient, Integrity, processor
+from tasks.trainer.data.batches import Batch, Loader, open_data
+from tasks.trainer.data.withheld import NOTHING_LEFT, PoisonSearch, Withheld
+from tasks.trainer.hooks import Gradient, Hook
+from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
     PASSED_OVER,
     ROLL_BACK_AFTER,
@@ -32,19 +33,17 @@ from tasks.trainer.integrity.guard import (
     is_passed,
     rollback_target,
 )
-from tasks.trainer.integrity.pace import Pace
-from tasks.trainer.logs import ROLLBACK, SLOW_RANK, Faults, Logs
+from tasks.trainer.integrity.pace import SlowRanks
+from tasks.trainer.logs import ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
 from tasks.trainer.place import Layout
-from tasks.trainer.step_gradient import StepGradient
 from tasks.trainer.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from tasks.trainer.evaluation.bpb import HeldoutBpb
     from tasks.trainer.parallel.sharded import Sharded
 
 log = logging.getLogger(__name__)
@@ -69,18 +68,14 @@ class Trainer:
         self.replica = self._replica()
         self.step, self.tokens, self.guard = 0, 0, Guard()
         self.passed: Passed = []
-        self.has_trained, self.pace = True, Pace(self.replica.timed)
-        self.stop_requested = False
+        self.has_trained = True
         self.logs: Logs | None = None
-        self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         self.faults = Faults(self.out, ranks.rank == 0)
+        self.telemetry = Telemetry(self.run, self.batches.vocab_size, self.batches.seq_len, ranks)
         device = f"{self.telemetry.device} {processor()}"
         self.integrity = Integrity(self.out, ranks, self.replica, self.faults, device, spec.check_every)
-        self.withheld = Withheld(self.out, ranks, self._resume())
-        self.gradient = StepGradient(
-            self.replica, self.batches, ranks, self.integrity, self.withheld, self.faults, lambda: self.stop_requested
-        )
-        self.heldout = self._heldout()
+        self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume())
+        self.hooks = self._hooks()
         if ranks.rank == 0:
             counts = Shape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
@@ -103,14 +98,19 @@ class Trainer:
 
         return Sharded(self.run, layout, self.batches.vocab_size, self.batches.seq_len, self.ranks)
 
-    def _heldout(self) -> "HeldoutBpb | None":
-        if not self.spec.heldout:
-            return None
+    def _hooks(self) -> list[Hook]:
+        """Returns what changes or watches the steps, in the order in which it is called (`hooks`)."""
+        slow = SlowRanks(self.replica, self.integrity.names, self.faults)
+        hooks = [self.withheld, PoisonSearch(self, self.withheld), slow, self.telemetry]
+        if self.run.heldout is None or not self.spec.heldout:
+            return hooks
         from tasks.trainer.data.heldout import read
         from tasks.trainer.evaluation.bpb import HeldoutBpb
 
         data, documents = self.batches, read(Path(self.spec.heldout))
-        return HeldoutBpb(documents, self.replica, self.ranks, data.microbatch, data.seq_len, data.eos_id)
+        shape = (data.microbatch, data.seq_len, data.eos_id)
+        heldout = HeldoutBpb(documents, self.replica, self.ranks, *shape, self.run.heldout.every, self.run.steps)
+        return [*hooks, heldout]
 
     def train(self) -> None:
         """Trains to the last step.
@@ -118,89 +118,113 @@ class Trainer:
         Raises:
             Stopped: SIGTERM came; a checkpoint was saved.
             InputError: too many steps in a row were refused.
+            TransientError: a rank computes or keeps something else than it should.
         """
         signal.signal(signal.SIGTERM, self._request_stop)
         if self.ranks.rank == 0:
             self.logs = Logs.at(self.out, self.step)
             self.telemetry.started(self.out, self.step, self.replica.layout)
         if not self.step:
-            self.withheld.look(0)
+            self._before_checkpoint()
         with (
             contextlib.closing(self.batches),
             Loader(self.batches, self.replica.numbers, self.run.steps, self.ranks.device) as loader,
             self._saver() as saver,
         ):
             while self.step < self.run.steps:
-                values, stop = self._train_step(loader, saver)
-                values |= self._measured()
-                if self.logs:
-                    self.logs.metrics.write(values)
+                stop = self._train_step(loader, saver)
                 if self.guard.refused == ROLL_BACK_AFTER:
                     self._roll_back(saver)
-                # Before the checkpoint, whose state has the mark: a resumed run does not look again.
-                if self._checkpoint_due() and self.step < self.run.steps:
-                    self.withheld.look(self.step)
-                if stop or self._checkpoint_due():
+                if due := self._checkpoint_due():
+                    self._before_checkpoint()
+                if stop or due:
                     self._save(saver)
                 if stop and self.step < self.run.steps:
                     saver.wait()
                     raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
-    def _request_stop(self, number: int, frame: object) -> None:
-        self.stop_requested = True
-
-    def _train_step(self, loader: Loader, saver: Saver) -> tuple[dict[str, Any], bool]:
-        """Trains on the batch of `self.step`; returns its metrics and whether any rank got a SIGTERM."""
-        started = time.perf_counter()
-        lr = learning_rate(self.run.optim, self.step, self.run.steps)
-        parts = self.gradient.blanked(self.step, loader.microbatches(self.step))
+    def _train_step(self, loader: Loader, saver: Saver) -> bool:
+        """Trains on the batch of `self.step` and logs it; returns whether any rank got a SIGTERM."""
+        step, started = self.step, time.perf_counter()
+        parts = self._before_step(loader.microbatches(step))
         waited = time.perf_counter() - started
-        passed = is_passed(self.passed, self.step)
-        found = self._nothing() if passed else self.gradient.of(self.step, parts, self.guard)
-        loss, norm, count, stop = found
-        refused = self.guard.refusal(loss, norm) if count else PASSED_OVER if passed else REASON
-        self.has_trained = not refused
-        self._name_slow_ranks()
+        if is_passed(self.passed, step):
+            found, refused = self._nothing(), PASSED_OVER
+        else:
+            found = self.gradient(parts)
+            for hook in self.hooks:
+                found = hook.after_backward(step, parts, found)
+            refused = self.guard.refusal(found.loss, found.norm) if found.labels else NOTHING_LEFT
+        lr = learning_rate(self.run.optim, step, self.run.steps)
         if refused:
-            self._skip(refused, loss, norm)
+            self._skip(refused, found)
         else:
             saver.wait_for_copy()
             self.replica.optimizer.step(lr)
-            self.tokens += count
-        seconds = time.perf_counter() - started
-        values = {"step": self.step, "loss": None if refused else loss, "lr": lr}
-        values |= {"grad_norm": None if refused else norm, "tokens": self.tokens}
-        values |= {"tokens_per_s": round(count / seconds, 1)}
+            self.tokens += found.labels
+        self.has_trained = not refused
         self.step += 1
-        values |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
-        return values | self.telemetry.of_step(seconds), stop
+        seconds = time.perf_counter() - started
+        line = {"step": step, "loss": None if refused else found.loss, "lr": lr}
+        line |= {"grad_norm": None if refused else found.norm, "tokens": self.tokens}
+        line |= {"tokens_per_s": round(found.labels / seconds, 1)}
+        line |= {"step_s": round(seconds, 4), "data_wait": round(waited / seconds, 4)}
+        for hook in self.hooks:
+            hook.after_step(step, line)
+        if self.logs:
+            self.logs.metrics.write(line)
+        return found.stop
 
-    def _measured(self) -> dict[str, Any]:
-        """Returns the bits per byte of held-out text after the steps so far, where it is time for them."""
-        if self.heldout is None or self.run.heldout is None:
-            return {}
-        due = self.step % self.run.heldout.every == 0 or self.step == self.run.steps
-        return self.heldout.measure() if due else {}
+    def gradient(self, parts: Mapping[int, Batch]) -> Gradient:
+        """Computes the gradient of this step; again, and by other ranks, where it is in doubt that it is right.
 
-    def _name_slow_ranks(self) -> None:
-        for rank, mine, others in self.pace.step(self.replica.seconds):
-            name = self.integrity.names[rank]
-            what = f"{name} computes {mine:.4f} s per {self.replica.timed} in the median, the others {others:.4f} s"
-            do = "compare the clock, temperature and load of its device with those of the others"
-            self.faults.report(SLOW_RANK, self.step, what, do)
+        Args:
+            parts: this rank's microbatches by number.
+        """
+        if self.integrity.due(self.step):
+            return self.integrity.agreed(self.step, self, parts)
+        found = self.forward_backward(parts)
+        refused = found.labels > 0 and self.guard.reason(found.loss, found.norm) is not None
+        if not self.integrity.doubts(found, refused):
+            return found
+        return self.integrity.agreed(self.step, self, parts, found)
+
+    def forward_backward(self, parts: Mapping[int, Batch]) -> Gradient:
+        """Runs microbatches forward and backward, sums over ranks and clips."""
+        loss, labels, stop = self.replica.forward_backward(parts)
+        norm = self.replica.clip(self.run.optim.clip)
+        self.integrity.check_weights(self.step)
+        return Gradient(loss, norm, labels, stop)
+
+    def parts_of(self, shift: int) -> Mapping[int, Batch]:
+        """Returns the microbatches of another rank, so many places further in `replica.peers`, as it trains on them."""
+        return self._before_step(self.batches.microbatches(self.step, self.replica.numbers_of(shift)))
+
+    def _before_step(self, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
+        for hook in self.hooks:
+            parts = hook.before_step(self.step, parts)
+        return parts
+
+    def _before_checkpoint(self) -> None:
+        for hook in self.hooks:
+            hook.before_checkpoint(self.step)
+
+    def _request_stop(self, number: int, frame: object) -> None:
+        self.replica.stop_requested = True
 
     def _nothing(self) -> Gradient:
         """As the gradient of a step, of one that is passed over."""
-        stop = torch.tensor([float(self.stop_requested)], device=self.ranks.device)
+        stop = torch.tensor([float(self.replica.stop_requested)], device=self.ranks.device)
         self.ranks.sum([stop])
-        return 0.0, 0.0, 0, bool(stop > 0)
+        return Gradient(0.0, 0.0, 0, bool(stop > 0))
 
-    def _skip(self, reason: str, loss: float, norm: float) -> None:
+    def _skip(self, reason: str, found: Gradient) -> None:
         """Logs a step that is not taken, with the documents of its batch; model and optimizer stay as they are."""
         if self.logs:
-            log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, loss, norm)
-            line = {"step": self.step, "reason": reason, "loss": str(loss), "grad_norm": str(norm)}
-            self.logs.skipped.write(line | {"slices": self.batches.slices(self.step)})
+            values = {"loss": str(found.loss), "grad_norm": str(found.norm)}
+            log.warning("step %d skipped (%s): loss %s, gradient norm %s", self.step, reason, *values.values())
+            slices = self.batches.slices(self.step)
+            self.logs.skipped.write({"step": self.step, "reason": reason, **values, "slices": slices})
         self.guard.check_refused(self.step)
 
     def _roll_back(self, saver: Saver) -> None:

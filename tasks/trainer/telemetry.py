@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tasks.trainer.config import TrainConfig
+from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import write_start
 from tasks.trainer.model.shape import Shape, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
@@ -32,7 +33,7 @@ SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 brake. The usual power cap is none of them."""
 
 
-class Telemetry:
+class Telemetry(Hook):
     """Measures the steps of a run.
 
     Args:
@@ -61,6 +62,10 @@ class Telemetry:
         line |= {"parameters": self.parameters}
         line |= {"layout": layout.model_dump(exclude_defaults=True) if layout else None}
         write_start(out, line)
+
+    def after_step(self, step: int, line: dict[str, Any]) -> None:
+        """Adds `of_step` to the line of a step."""
+        line |= self.of_step(line["step_s"])
 
     def of_step(self, seconds: float) -> dict[str, float]:
         """Returns the values of a step that took `seconds`.

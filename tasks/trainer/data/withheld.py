@@ -25,7 +25,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -34,41 +34,58 @@ from numpy.typing import NDArray
 from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import Mark
 from tasks.formats.tokens.plan import Slices
-from tasks.trainer.data.batches import Batch, Named, StepData
+from tasks.trainer.data.batches import Batch, StepData
 from tasks.trainer.data.notice import REQUEST
+from tasks.trainer.hooks import Gradient, Hook
+from tasks.trainer.logs import POISON
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
 
+if TYPE_CHECKING:
+    from tasks.trainer.loop import Trainer
+
 log = logging.getLogger(__name__)
 
-REASON = "withheld"
+NOTHING_LEFT = "withheld"
 """Why a step is skipped whose batch has no other document."""
 
 
-class Withheld:
-    """The marks of a run, on one rank.
+class Withheld(Hook):
+    """The marks of a run, on one rank: which documents are blank.
 
     Args:
         out: folder of the run.
         ranks: the process group.
+        batches: the batches of the run.
+        steps: of the run.
         state: `state()` of the checkpoint that the run resumes from.
     """
 
-    def __init__(self, out: Path, ranks: Ranks, state: Sequence[Mapping[str, Any]] = ()) -> None:
-        self._out, self._ranks = out, ranks
+    def __init__(
+        self, out: Path, ranks: Ranks, batches: StepData, steps: int, state: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        self._out, self._ranks, self._batches, self._steps = out, ranks, batches, steps
         self._marks = [Mark.model_validate(mark) for mark in state]
         self._index()
-
-    def __bool__(self) -> bool:
-        return bool(self._marks)
 
     @property
     def marks(self) -> Sequence[Mark]:
         """The marks so far."""
         return self._marks
 
-    def look(self, step: int) -> None:
-        """Reads the request on rank 0, and withholds its documents on all ranks from `step` on."""
+    def before_step(self, step: int, parts: Mapping[int, Batch]) -> Mapping[int, Batch]:
+        """Returns the microbatches without the documents that are withheld."""
+        if not self._marks:
+            return parts
+        return {number: self.blank(part, self._batches.slices_of(step, number)) for number, part in parts.items()}
+
+    def before_checkpoint(self, step: int) -> None:
+        """Reads the request on rank 0, and withholds its documents on all ranks from `step` on.
+
+        The mark is in the state of the checkpoint, so a resumed run does not look again.
+        """
+        if step == self._steps:
+            return
         path = self._out / REQUEST
         text = path.read_text() if self._ranks.rank == 0 and path.exists() else "{}"
         request = json.loads(self._ranks.broadcast_text(text))
@@ -111,22 +128,19 @@ class Withheld:
         """Returns the marks for the state of a checkpoint; empty while there is none."""
         return marks.plain(self._marks)
 
-    def blank(self, batch: Batch, slices: Sequence[Slices], plan: Named, eos_id: int) -> Batch:
+    def blank(self, batch: Batch, slices: Sequence[Slices]) -> Batch:
         """Returns a batch without the documents that are withheld.
 
         Args:
             batch: some sequences of a step.
             slices: of each of these sequences.
-            plan: where the slices are from.
-            eos_id: the end-of-text token.
         """
-        gone = [self._gone(found, plan) for found in slices]
-        return hide(batch, slices, gone, eos_id) if any(found.any() for found in gone) else batch
+        gone = [self._gone(found) for found in slices]
+        return hide(batch, slices, gone, self._batches.eos_id) if any(found.any() for found in gone) else batch
 
-    def _gone(self, slices: Slices, plan: Named) -> NDArray[np.bool_]:
+    def _gone(self, slices: Slices) -> NDArray[np.bool_]:
         """Returns which slices are of withheld documents, shape (slices,)."""
-        places = slices[["shard", "row"]].tolist()
-        names = [(plan.shards[shard], row) for shard, row in places]
+        names = [(self._batches.plan.shards[shard], row) for shard, row in _places(slices)]
         return np.array([shard in self._shards or row in self._rows.get(shard, ()) for shard, row in names])
 
     def _write(self) -> None:
@@ -140,6 +154,43 @@ class Withheld:
         temporary = path.with_suffix(".aside")
         temporary.write_bytes(marks.to_json(self._marks))
         temporary.rename(path)
+
+
+class PoisonSearch(Hook):
+    """Withholds the documents that spoil a step, and has its gradient computed without them.
+
+    A refused step has not changed the weights, so the loss of each document of its batch is computed again with them,
+    without any other document in its sequence, and without a gradient. Guilty is what is not finite, and then, from the
+    largest excess over the mean loss down, what must go for the rest of the batch to be within the bound. Where that is
+    more than half of the batch, or the step is bad without them too, it is not the documents: the weights are, or the
+    hardware.
+
+    Args:
+        trainer: the loop.
+        withheld: gets what is found.
+    """
+
+    def __init__(self, trainer: "Trainer", withheld: Withheld) -> None:
+        self._trainer, self._withheld = trainer, withheld
+
+    def after_backward(self, step: int, parts: Mapping[int, Batch], found: Gradient) -> Gradient:
+        """Returns the gradient without the guilty documents, where it is not refused any more."""
+        trainer, guard = self._trainer, self._trainer.guard
+        reason = guard.reason(found.loss, found.norm) if found.labels else None
+        if not reason:
+            return found
+        slices = slices_with_losses(trainer.replica, trainer.batches, trainer.ranks, step, parts)
+        rows = guilty(slices, guard.mean, guard.bound)
+        if not rows:
+            return found
+        shards = spoilt_shards(self._withheld.marks, rows, step, trainer.batches)
+        self._withheld.poisoned(step, reason, rows, shards)
+        rest = trainer.gradient(self._withheld.before_step(step, parts))
+        if guard.reason(rest.loss, rest.norm):
+            self._withheld.withdraw()
+            return found
+        trainer.faults.report(POISON, step, *described(step, reason, rows, shards))
+        return rest._replace(stop=found.stop or rest.stop)
 
 
 def hide(batch: Batch, slices: Sequence[Slices], gone: Sequence[NDArray[np.bool_]], eos_id: int) -> Batch:
@@ -298,6 +349,9 @@ def spoilt_shards(
     marks: Sequence[Mark], rows: Mapping[str, Sequence[int]], step: int, batches: StepData
 ) -> tuple[str, ...]:
     """Returns the names of the shards, ascending, that are spoilt as a whole; a function of its arguments.
+
+    A search per refused step finds the documents of one batch. Where most of what a shard has given lately was found,
+    the rest of it is taken to be no better, and all of it is withheld.
 
     Args:
         marks: of the run so far.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.data.heldout import Heldout, Window, heldout, windows
 from tasks.trainer.data.withheld import Prober
+from tasks.trainer.hooks import Hook
 from tasks.trainer.model import model_file
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import Transformer
@@ -105,7 +107,7 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-class HeldoutBpb:
+class HeldoutBpb(Hook):
     """Bits per byte of held-out text while a run trains, by its ranks in whatever layout they have.
 
     Documents are predicted in the windows of the evaluation (`heldout.windows`), so that both agree but for rounding.
@@ -121,6 +123,8 @@ class HeldoutBpb:
         rows: sequences of a part.
         seq_len: positions of a sequence.
         eos_id: what the first token of a document is predicted from.
+        every: steps between two measurements.
+        steps: of the run; the last one has a measurement, too.
     """
 
     def __init__(
@@ -131,8 +135,10 @@ class HeldoutBpb:
         rows: int,
         seq_len: int,
         eos_id: int,
+        every: int = 1,
+        steps: int = 0,
     ) -> None:
-        self._prober, self._ranks = prober, ranks
+        self._prober, self._ranks, self._every, self._steps = prober, ranks, every, steps
         self._bytes = {source: sum(one.n_bytes for one in some) for source, some in documents.items()}
         found = [
             (source, part)
@@ -140,6 +146,11 @@ class HeldoutBpb:
             for part in _parts([one.tokens for one in some], rows, seq_len, eos_id)
         ]
         self._sources, self._parts = [source for source, _ in found], [part for _, part in found]
+
+    def after_step(self, step: int, line: dict[str, Any]) -> None:
+        """Measures the weights after this step where it is time to."""
+        if (step + 1) % self._every == 0 or step + 1 == self._steps:
+            line |= self.measure()
 
     def measure(self) -> dict[str, float | None]:
         """Returns the fields of the step log with the present weights; all ranks call this, and get the same.

@@ -20,7 +20,7 @@ import math
 import platform
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,8 @@ import torch
 from torch import Tensor
 
 from tasks.core.errors import TransientError
+from tasks.trainer.data.batches import Batch
+from tasks.trainer.hooks import Gradient
 from tasks.trainer.logs import CORRUPTION, Faults
 from tasks.trainer.parallel.ranks import Ranks
 
@@ -40,10 +42,6 @@ RECENT, SOME = 64, 8
 ATTEMPTS = 3
 """Rounds of computing again, in one of which all ranks must agree."""
 _DO = "take the node of this rank out of the pool and test its hardware if it is named again"
-Gradient = tuple[float, float, int, bool]
-"""Loss, gradient norm, labels, and whether any rank got a SIGTERM."""
-Compute = Callable[[int], Gradient]
-"""Computes a gradient, on all ranks, of the microbatches of the rank so many places further in `peers`."""
 FILE = "suspects.json"
 BITS = 52
 """Bits of a hash: an integer that float64 has exactly."""
@@ -63,7 +61,7 @@ class RankCopies:
     def of(self, what: str) -> str:
         """Returns the words for weights or state of these copies.
 
-        >>> Copies("norms", "ranks", [[0, 1]]).of("state"), Copies("", "replicas", [[0, 1]]).of("state")
+        >>> RankCopies("norms", "ranks", [[0, 1]]).of("state"), RankCopies("", "replicas", [[0, 1]]).of("state")
         ('state of norms', 'state')
         """
         return f"{what} of {self.name}" if self.name else what
@@ -71,7 +69,7 @@ class RankCopies:
     def differing(self, hashes: Sequence[float]) -> list[int]:
         """Returns the ranks whose hash is not that of most in their group; all of a group without a majority.
 
-        >>> Copies("", "replicas", [[0, 2], [1, 3]]).differing([5.0, 7.0, 5.0, 8.0])
+        >>> RankCopies("", "replicas", [[0, 2], [1, 3]]).differing([5.0, 7.0, 5.0, 8.0])
         [1, 3]
         """
         return sorted(rank for group in self.groups for rank in minority({one: hashes[one] for one in group}))
@@ -93,6 +91,16 @@ class Replica(Protocol):
 
     def state_hashes(self) -> list[Tensor]:
         """Returns for each of `copies` the hash of weights and optimizer state, int64 scalar."""
+
+
+class Recomputing(Protocol):
+    """The loop, as far as it computes the gradient of a step again."""
+
+    def forward_backward(self, parts: Mapping[int, Batch]) -> Gradient:
+        """Computes the clipped gradient of microbatches, on all ranks."""
+
+    def parts_of(self, shift: int) -> Mapping[int, Batch]:
+        """Returns the microbatches of the rank so many places further in `peers`, as that rank trains on them."""
 
 
 class Integrity:
@@ -138,49 +146,48 @@ class Integrity:
             _, hashes = self._ranks.sum_and_collect(self._no_sums(), self._replica.state_hashes())
             self._compare(step, "state", hashes)
 
-    def gradient(self, step: int, compute: Compute, refused: Callable[[Gradient], bool]) -> Gradient:
-        """Returns the gradient of a step, computed until all ranks agree where there is a suspicion.
+    def due(self, step: int) -> bool:
+        """Whether the ranks check one another's shares of the gradient at this step without a suspicion."""
+        return self._every > 0 and (step + 1) % self._every == 0
+
+    def doubts(self, found: Gradient, refused: bool) -> bool:
+        """Whether a gradient has to be computed again: the guard refuses it, or its norm is far from those before."""
+        far = len(self._norms) >= SOME and found.norm > FAR * median(self._norms)
+        if not refused and not far:
+            self._norms.append(found.norm)
+        return refused or far
+
+    def agreed(
+        self, step: int, loop: Recomputing, parts: Mapping[int, Batch], found: Gradient | None = None
+    ) -> Gradient:
+        """Returns the gradient of a step on which all ranks agree: each computes the next rank's share and its own.
 
         Args:
             step: 0-based.
-            compute: computes it on all ranks.
-            refused: whether the guard would refuse it.
+            loop: computes gradients.
+            parts: this rank's microbatches.
+            found: their gradient, where it was just computed.
 
         Raises:
             TransientError: a rank does not compute what another one does, or not the same twice.
         """
-        if self._every and (step + 1) % self._every == 0:
-            return self._agreed(step, compute, (None, None), False)
-        found = compute(0)
-        if not self._suspicious(found[1], refused(found)):
-            return found
-        return self._agreed(step, compute, (None, self._replica.share), found[3])
-
-    def _agreed(self, step: int, compute: Compute, before: tuple[float | None, float | None], stop: bool) -> Gradient:
-        """Computes the next rank's share and the own one until nobody differs; returns the gradient.
-
-        Args:
-            step: 0-based.
-            compute: see `gradient`.
-            before: this rank's fingerprints of both, as far as it has computed them before.
-            stop: whether any rank has got a SIGTERM.
-        """
-        named: list[int] = []
+        shares: tuple[float | None, float | None] = (None, self._replica.share if found else None)
+        stop, named = found is not None and found.stop, list[int]()
         for _ in range(ATTEMPTS):
-            stop |= compute(self._shift)[3]
+            stop |= loop.forward_backward(loop.parts_of(self._shift) if self._shift else parts).stop
             across = self._replica.share
-            loss, norm, count, stopped = compute(0)
-            stop, found = stop | stopped, (across, self._replica.share)
-            twice = [old is None or self._same(old, new) for old, new in zip(before, found, strict=True)]
-            wavering, apart = self._differing(found, all(twice))
+            found = loop.forward_backward(parts)
+            stop, now = stop | found.stop, (across, self._replica.share)
+            steady = all(old is None or self._same(old, new) for old, new in zip(shares, now, strict=True))
+            wavering, apart = self._differing(now, steady)
             if wavering:
                 named = wavering
                 self._report(step, f"{self._listed(named)} computed two gradients from the same batch")
             if not apart:
-                return loss, norm, count, stop
-            if not wavering and None not in before:
+                return found._replace(stop=stop)
+            if not wavering and None not in shares:
                 self._end_tested(step, apart, "does not compute the gradient that another rank does")
-            before = found
+            shares = now
         return self._end(step, f"{self._listed(named)} does not compute the same gradient twice")
 
     def _differing(self, found: tuple[float, float], is_steady: bool) -> tuple[list[int], list[int]]:
@@ -208,12 +215,6 @@ class Integrity:
         if one == other or (math.isnan(one) and math.isnan(other)):
             return True
         return abs(one - other) <= self._replica.share_tolerance * abs(one)
-
-    def _suspicious(self, norm: float, refused: bool) -> bool:
-        far = len(self._norms) >= SOME and norm > FAR * median(self._norms)
-        if not refused and not far:
-            self._norms.append(norm)
-        return refused or far
 
     def _compare(self, step: int, what: str, hashes: Sequence[Sequence[float]]) -> None:
         for copies, of_ranks in zip(self._replica.copies, hashes, strict=True):

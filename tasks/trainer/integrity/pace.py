@@ -8,8 +8,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
+from typing import Any, Protocol
 
 import torch
+
+from tasks.trainer.hooks import Hook
+from tasks.trainer.logs import SLOW_RANK, Faults
 
 RECENT = 50
 """Steps whose median is judged."""
@@ -20,6 +24,36 @@ LEAST_S = {"step": 0.02, "fixed matrix product": 0.0005}
 EVERY = 5
 """Gradients from one timing of the fixed problem to the next."""
 PRODUCTS = 8
+
+
+class Timed(Protocol):
+    """A model whose ranks are timed."""
+
+    timed: str
+    """What is timed, a key of LEAST_S."""
+    seconds: list[float]
+    """Of each rank, for what is timed; [] where the last gradient has not timed it."""
+
+
+class SlowRanks(Hook):
+    """Names the ranks that have become slow among the faults of a run.
+
+    Args:
+        replica: has timed the ranks.
+        names: of all ranks, in their order.
+        faults: of the run.
+    """
+
+    def __init__(self, replica: Timed, names: Sequence[str], faults: Faults) -> None:
+        self._replica, self._names, self._faults = replica, names, faults
+        self._pace = Pace(replica.timed)
+
+    def after_step(self, step: int, line: dict[str, Any]) -> None:
+        """Reads what each rank has computed for in the step."""
+        for rank, mine, others in self._pace.step(self._replica.seconds):
+            seconds = f"{mine:.4f} s per {self._replica.timed} in the median, the others {others:.4f} s"
+            do = "compare the clock, temperature and load of its device with those of the others"
+            self._faults.report(SLOW_RANK, step, f"{self._names[rank]} computes {seconds}", do)
 
 
 class Pace:

@@ -6,7 +6,7 @@ write the same checkpoints, byte for byte; not where gradients are sent compress
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,15 @@ class Replicated:
         self.hashes, self.seconds = list[list[float]](), list[float]()
         self.share, self.timed = 0.0, "step"
         self.share_tolerance = GPU_TOLERANCE if ranks.device.type == "cuda" else 0.0
+        self.stop_requested = False
+        """Whether this rank has got a SIGTERM, which the next gradient tells all ranks."""
         self._staged: dict[str, Tensor] = {}
 
-    def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
+    def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
             parts: the microbatches of this rank by number; those of `numbers`, or to check another rank its own.
-            stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` and
@@ -88,7 +89,7 @@ class Replicated:
             return self._backward(parts[number])
 
         gradient, sums = tree_sum(list(parts), compute)
-        sums[2] = float(stop())
+        sums[2] = float(self.stop_requested)
         # Equal bits on a CPU; on a GPU sums come in no fixed order.
         self.share = float(torch.linalg.vector_norm(gradient) if self.share_tolerance else hash_of([gradient]))
         own.append(torch.tensor(time.perf_counter() - started, dtype=torch.float64))

@@ -6,7 +6,7 @@ Gradients are those of one rank up to rounding: sums over ranks are taken by the
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -87,6 +87,8 @@ class Sharded:
         self.copies = _copies(self.mesh)
         self._stopwatch = Stopwatch(self.mesh.device)
         self.hashes, self.seconds, self.timed = list[list[float]](), list[float](), "fixed matrix product"
+        self.stop_requested = False
+        """Whether this rank has got a SIGTERM, which the next gradient tells all ranks."""
         pinned = self.mesh.device.type == "cuda"
         self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))
         self._everyone = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -103,12 +105,11 @@ class Sharded:
                 mine = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
                 parameter.to_local().copy_(mine.to_local())
 
-    def gradient(self, parts: Mapping[int, Batch], stop: Callable[[], bool]) -> tuple[float, int, bool]:
+    def forward_backward(self, parts: Mapping[int, Batch]) -> tuple[float, int, bool]:
         """Computes the mean gradient of the whole batch into the `.grad` of the parameters.
 
         Args:
             parts: the microbatches of this rank by number; those of `numbers`, or to check other ranks theirs.
-            stop: whether this rank has got a SIGTERM, read when the gradient is computed.
 
         Returns:
             Mean loss in nats per token, tokens with a label, and whether any rank got a SIGTERM. After it `hashes` and
@@ -126,7 +127,8 @@ class Sharded:
             self._compressed.sum(gradients, self.optimizer.steps_taken)
         # Ranks that share matrices or layers have computed the same tokens.
         counts = self.mesh.at("tensor") == 0 and self.mesh.at("pipeline") == self.layout.pipeline - 1
-        sums = torch.tensor([loss * counts, count * counts, stop()], dtype=torch.float64, device=self.mesh.device)
+        mine = [loss * counts, count * counts, self.stop_requested]
+        sums = torch.tensor(mine, dtype=torch.float64, device=self.mesh.device)
         (loss_sum, total, stopped), (*self.hashes, seconds) = self.ranks.sum_and_collect(sums, own)
         self.seconds = seconds if any(seconds) else []
         for parameter in self.parameters.values():

@@ -50,7 +50,7 @@ def two_steps(run: TrainConfig, layout: Layout | None, vocab_size: int, seq_len:
             tokens = random.integers(0, vocab_size, (run.microbatch, seq_len + 1))
             documents = np.zeros((run.microbatch, seq_len), dtype=np.int64)
             parts[number] = Batch.of(tokens[:, :-1].copy(), tokens[:, 1:].copy(), documents)
-        model.gradient(parts, lambda: False)
+        model.forward_backward(parts)
         model.clip(1.0)
         model.optimizer.step(1e-3)
 

@@ -73,7 +73,7 @@ def run(job: dict[str, Any], ranks: Ranks) -> dict[str, list[float]]:
     losses, norms = [], []
     for step in range(first, until):
         drawn = step % job.get("batches", until)
-        loss, _, _ = model.gradient({number: batch(drawn, number) for number in model.numbers}, lambda: False)
+        loss, _, _ = model.forward_backward({number: batch(drawn, number) for number in model.numbers})
         norms.append(model.clip(1.0))
         losses.append(loss)
         model.optimizer.step(LEARNING_RATE)

@@ -10,6 +10,7 @@ import torch
 from tasks.core.errors import TransientError
 from tasks.formats.tokens import marks
 from tasks.trainer.config import ModelConfig, TrainSpec
+from tasks.trainer.hooks import Gradient
 from tasks.trainer.integrity import pace
 from tasks.trainer.integrity.corruption import FAR, SOME, Integrity, hash_of, minority, self_test
 from tasks.trainer.launch import failure
@@ -183,12 +184,12 @@ class Fixed:
     def __init__(self, shares: list[float], tolerance: float = 0.0) -> None:
         self.shares, self.share, self.share_tolerance = iter(shares), 0.0, tolerance
         self.copies, self.hashes, self.peers = [], [], [0]
-        self.calls: list[int] = []
+        self.calls = 0
 
-    def compute(self, shift: int, norm: float = 1.0) -> tuple[float, float, int, bool]:
+    def forward_backward(self, parts: object, norm: float = 1.0) -> Gradient:
         self.share = next(self.shares)
-        self.calls.append(shift)
-        return 2.0, norm, 8, False
+        self.calls += 1
+        return Gradient(2.0, norm, 8, False)
 
 
 class Kept:
@@ -208,29 +209,29 @@ def test_a_rank_that_never_computes_the_same_ends_the_run(tmp_path: Path) -> Non
     replica = Fixed([1, 2, 3, 4, 5, 6])
     integrity, faults = alone(tmp_path, replica, 5)
     with pytest.raises(TransientError, match=r"rank 0 on .* does not compute the same gradient twice"):
-        integrity.gradient(4, replica.compute, lambda found: False)
+        integrity.agreed(4, replica, {})
     assert len(faults.lines) == 3
 
 
 def test_where_kernels_add_in_no_order_only_what_is_beyond_their_noise_is_a_fault(tmp_path: Path) -> None:
     integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.001], 0.01), 5)
-    integrity.gradient(4, replica.compute, lambda found: False)
-    assert (len(replica.calls), faults.lines) == (2, [])
+    integrity.agreed(4, replica, {})
+    assert (replica.calls, faults.lines) == (2, [])
     integrity, faults = alone(tmp_path, replica := Fixed([1.0, 1.1, 1.0, 1.0], 0.01), 5)
-    integrity.gradient(4, replica.compute, lambda found: False)
-    assert (len(replica.calls), len(faults.lines)) == (4, 1)
+    integrity.agreed(4, replica, {})
+    assert (replica.calls, len(faults.lines)) == (4, 1)
 
 
 def test_a_gradient_is_computed_again_only_on_suspicion(tmp_path: Path) -> None:
     norms = [1.0] * SOME + [2.0, FAR + 1, 1.0]
     replica = Fixed([7] * 200)
     integrity, faults = alone(tmp_path, replica, 0)
-    computed = []
-    for step, norm in enumerate(norms):
-        before = len(replica.calls)
-        integrity.gradient(step, lambda shift, norm=norm: replica.compute(shift, norm), lambda found: False)
-        computed.append(len(replica.calls) - before)
-    assert computed == [1] * (SOME + 1) + [3, 1]
+    doubted = [integrity.doubts(replica.forward_backward({}, norm), False) for norm in norms]
+    assert doubted == [False] * (SOME + 1) + [True, False]
+    assert not any(integrity.due(step) for step in range(len(norms)))
+    assert integrity.doubts(replica.forward_backward({}), True)
+    integrity.agreed(len(norms), replica, {}, replica.forward_backward({}))
+    assert replica.calls == len(norms) + 1 + 3
     assert faults.lines == []
 
 

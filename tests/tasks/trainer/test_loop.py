@@ -35,7 +35,7 @@ def stop_after(trainer: Trainer, step: int) -> None:
     """Asks the trainer to stop while it works on `step`, as SIGTERM does."""
 
     def watch(module: object, inputs: object) -> None:
-        trainer.stop_requested = trainer.step == step
+        trainer.replica.stop_requested = trainer.step == step
 
     trainer.replica.model.layers["0"].register_forward_pre_hook(watch)
 

@@ -50,12 +50,12 @@ def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_chang
     trainer = Trainer(small_spec(made, tmp_path), ALONE)
     batches = trainer.batches
     rows = withhold(tmp_path, batches, range(6))
-    withheld = Withheld(tmp_path, ALONE)
-    withheld.look(0)
+    withheld = Withheld(tmp_path, ALONE, batches, trainer.run.steps)
+    withheld.before_checkpoint(0)
     met = 0
     for step in range(6):
         batch = batches.batch(step)
-        blank = withheld.blank(batch, slices_of(batches, step), batches.plan, batches.eos_id)
+        blank = withheld.blank(batch, slices_of(batches, step))
         assert torch.equal(blank.documents, batch.documents)
         gone = torch.tensor(
             [
