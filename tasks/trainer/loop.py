@@ -149,7 +149,8 @@ class Trainer:
         parts = self._before_step(loader.microbatches(step))
         waited = time.perf_counter() - started
         if is_passed(self.passed, step):
-            found, refused = self._nothing(), PASSED_OVER
+            found = self._nothing()
+            refused: str | None = PASSED_OVER
         else:
             found = self.gradient(parts)
             for hook in self.hooks:
