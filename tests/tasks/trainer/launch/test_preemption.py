@@ -17,10 +17,10 @@ from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
 from tasks.trainer.logs import FAULTS, METRICS, last_step, read_metrics
 from tasks.trainer.place import PREEMPTION_VARIABLE, PreemptionNotice
 from tests.corpora import Made
-from tests.tasks.trainer.metadata_server import MetadataServer, metadata_server
+from tests.tasks.trainer.checkpoints.test_recovery import Fate, train
+from tests.tasks.trainer.launch.metadata_server import MetadataServer, metadata_server
+from tests.tasks.trainer.launch.test_gang import ENDLESS, agents, codes
 from tests.tasks.trainer.small_run import small_config, small_spec
-from tests.tasks.trainer.test_gang import ENDLESS, agents, codes
-from tests.tasks.trainer.test_recovery import Fate, train
 from tests.waiting import until
 
 pytestmark = pytest.mark.real_time

@@ -16,10 +16,10 @@ from tasks.trainer.integrity.guard import MAX_ROLLBACKS, ROLL_BACK_AFTER, drop_a
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tests.corpora import Made
+from tests.tasks.trainer.checkpoints.test_recovery import output_in
 from tests.tasks.trainer.faulty import damage, ranks_of
 from tests.tasks.trainer.small_run import digests, save_whole, small_config, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
-from tests.tasks.trainer.test_recovery import output_in
 
 DAMAGED = 7
 SETTINGS = {"steps": 24, "checkpoint_every": 3, "milestones": 1}

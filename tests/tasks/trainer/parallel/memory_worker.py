@@ -1,4 +1,4 @@
-"""One rank of a test of memory: `python -m tests.tasks.trainer.memory_worker layout.json results-<rank>.json`.
+"""One rank of a test of memory: `python -m tests.tasks.trainer.parallel.memory_worker layout.json results-<rank>.json`.
 
 Reads a layout, or null. Trains two steps of a small model, then two of `RUN`, and writes the bytes by which the
 process has grown at most in these. The small model comes first, so that libraries and groups are there before memory

@@ -1,4 +1,4 @@
-"""One rank of a test of layouts: `python -m tests.tasks.trainer.parallel_worker jobs.json results.json`.
+"""One rank of a test of layouts: `python -m tests.tasks.trainer.parallel.parallel_worker jobs.json results.json`.
 
 Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "optimizer": name,
 "compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a tiny model on

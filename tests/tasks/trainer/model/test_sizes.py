@@ -7,7 +7,7 @@ import pytest
 
 from tasks.trainer.model.shape import SIZES, Shape
 
-DOCS = Path(__file__).parents[3] / "docs" / "model.md"
+DOCS = Path(__file__).parents[4] / "docs" / "model.md"
 _UNIT = {"m": 1e6, "b": 1e9}
 _FFN, _THETA = 8 / 3, 10_000.0
 

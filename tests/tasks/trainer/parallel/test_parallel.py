@@ -23,7 +23,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.place import Layout
 from tests.tasks.trainer.gangs import free_port
-from tests.tasks.trainer.parallel_worker import SEQ_LEN, VOCABULARY, config
+from tests.tasks.trainer.parallel.parallel_worker import SEQ_LEN, VOCABULARY, config
 
 STEPS = 10
 SOAK = pytest.mark.soak
@@ -66,7 +66,7 @@ def run(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, 
     """Runs jobs on some ranks, one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel_worker"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel.parallel_worker"]
     shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     started = [
         subprocess.Popen(

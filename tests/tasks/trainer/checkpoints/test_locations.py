@@ -25,9 +25,9 @@ from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import FAULTS, METRICS, read_metrics
 from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, Copies, CopyFolder
 from tests.corpora import Made
+from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
 from tests.tasks.trainer.gangs import contents
 from tests.tasks.trainer.small_run import small_config
-from tests.tasks.trainer.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
 
 PLACES = ("scratch", "folder", "store")
 SOME = [some for count in (1, 2, 3) for some in itertools.combinations(PLACES, count)]

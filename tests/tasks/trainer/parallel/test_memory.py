@@ -19,7 +19,7 @@ from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.estimate import layout_that_fits
 from tests.tasks.trainer.gangs import free_port
-from tests.tasks.trainer.memory_worker import RUN, SEQ_LEN, VOCABULARY
+from tests.tasks.trainer.parallel.memory_worker import RUN, SEQ_LEN, VOCABULARY
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
     "the whole model": (1, None, {}),
@@ -38,7 +38,14 @@ def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_pa
     # Memory that is freed goes back to the system, so that the peak is that of the tensors that are alive.
     shared = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.memory_worker", str(tmp_path / "job.json")]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.tasks.trainer.parallel.memory_worker",
+        str(tmp_path / "job.json"),
+    ]
     started = [
         subprocess.Popen(
             [*command, str(tmp_path / f"{rank}.json")], env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}

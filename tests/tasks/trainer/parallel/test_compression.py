@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from tasks.core.config import canonical_json
 from tasks.trainer.config import TrainConfig
-from tests.tasks.trainer.compression_worker import RANK, SHAPES, STEPS, Gradients, gradients, thin
 from tests.tasks.trainer.gangs import free_port
-from tests.tasks.trainer.test_parallel import job, run
+from tests.tasks.trainer.parallel.compression_worker import RANK, SHAPES, STEPS, Gradients, gradients, thin
+from tests.tasks.trainer.parallel.test_parallel import job, run
 
 WORLD = 2
 
@@ -25,7 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two ranks has found."""
     folder = tmp_path_factory.mktemp("sums")
     shared = {**os.environ, "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.compression_worker", str(folder)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel.compression_worker", str(folder)]
     started = [
         subprocess.Popen(command, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(WORLD)
     ]

@@ -26,7 +26,7 @@ READ = """
 import sys
 from pathlib import Path
 from tasks.trainer.config import TrainSpec
-from tests.tasks.trainer.test_loader import chain
+from tests.tasks.trainer.data.test_loader import chain
 spec = TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
 for step in range(10**6):
     chain(spec, [1] * (step % 12 + 1))

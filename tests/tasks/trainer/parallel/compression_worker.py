@@ -1,4 +1,4 @@
-"""One rank of a test of compressed sums: `python -m tests.tasks.trainer.compression_worker folder`.
+"""One rank of a test of compressed sums: `python -m tests.tasks.trainer.parallel.compression_worker folder`.
 
 Sums made-up gradients in each way, and writes what came of it to `<folder>/<rank>.pt`.
 """

@@ -15,10 +15,10 @@ from tasks.trainer.logs import FAULTS, METRICS, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.place import Layout
 from tests.corpora import Made, corpus, tokens_in
+from tests.tasks.trainer.data.test_withheld import places
 from tests.tasks.trainer.faulty import poison, ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
-from tests.tasks.trainer.test_withheld import places
 
 SOAK = pytest.mark.soak
 
