@@ -1,17 +1,15 @@
 """Extraction in a process that can be killed: a page that hangs its parser or eats its memory costs itself only.
 
 A parser is C code, which cannot be interrupted from inside. So rows go to a child in batches and answers come back in
-as few writes as will do, because to wake the worker for each costs more than to read a page; a mapped file tells at
+as few writes as will do, because to wake the worker for each costs more than to read a page; a mapped file says at
 which row the child is. When it dies, that row is poison, and a new child takes the rest, first the rows before it whose
 answers were lost. A child serves one thread of the worker, from part to part.
 
 Limits count CPU seconds and not the time of day, so that a busy machine does not change what is kept. A row that wants
 too much memory, or crashes the child, is tried once more in a new one: what was read before must not matter.
 
-Child process of `guard`: reads batches of rows from standard input and writes outcomes to standard output.
-
-Run by `guard` as `python -m tasks.stages.extract.guard FILE`, where FILE is the descriptor of a file that both have
-mapped.
+The child is this module as a program, `python -m tasks.stages.extract.guard FILE`, where FILE is the descriptor of the
+mapped file. It reads batches of rows from standard input and writes outcomes to standard output.
 """
 
 import atexit
@@ -24,9 +22,7 @@ import pickle
 import select
 import signal
 import struct
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,6 +32,7 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
 Outcome = Content | Rejected | Poison
+Call = Callable[[], Content]
 
 BATCH_ROWS = 64
 BATCH_BYTES = 4 << 20
@@ -54,6 +51,11 @@ _SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
 }
+
+_ROW = struct.Struct("=Q")
+"""What the mapped file holds: at which row of its batch the child is."""
+ROOM = 640 << 20
+"""Bytes of address space that the child may take beyond what it starts with."""
 
 
 class Guard:
@@ -92,7 +94,7 @@ class Guard:
         for row in rows:
             yield row, Rejected(row.refused) if row.refused else next(answers)
 
-    def run(self, calls: Sequence["Call"]) -> list[Outcome]:
+    def run(self, calls: Sequence[Call]) -> list[Outcome]:
         """Returns what comes of each call, in order; raises as `outcomes` does."""
         found: list[Outcome] = []
         alone = -1  # the row that has a new child to itself
@@ -131,11 +133,14 @@ class _Child:
     """The child process, seen from the worker."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
+        import subprocess  # here, because the child imports this module, too
+        import tempfile
+
         self.modules = modules
         self.parent = os.getpid()
         with tempfile.TemporaryFile(buffering=0) as file:
-            file.write(ROW.pack(0))
-            self._at = mmap.mmap(file.fileno(), ROW.size)
+            file.write(_ROW.pack(0))
+            self._at = mmap.mmap(file.fileno(), _ROW.size)
             self._process = subprocess.Popen(
                 child_process.command("tasks.stages.extract.guard", str(file.fileno())),
                 stdin=subprocess.PIPE,
@@ -164,9 +169,9 @@ class _Child:
                 f"see what `{sys.executable} -c 'import tasks.stages.extract.content'` says on this machine",
             ) from None
 
-    def answers(self, calls: Sequence["Call"], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
+    def answers(self, calls: Sequence[Call], cpu_s: float, silent_s: float) -> Iterator[Outcome]:
         """Yields what the child makes of each call; raises _Died for the one that it did not survive."""
-        ROW.pack_into(self._at, 0, 0)
+        _ROW.pack_into(self._at, 0, 0)
         self._send((cpu_s, calls))
         for row in range(len(calls)):
             outcome = self._receive(silent_s)
@@ -218,7 +223,7 @@ class _Child:
             self._received += block
 
     def _row(self) -> int:
-        row: int = ROW.unpack_from(self._at)[0]
+        row: int = _ROW.unpack_from(self._at)[0]
         return row
 
     def _death(self) -> _Died:
@@ -265,14 +270,6 @@ def end_all() -> None:
         _idle.pop().end()
 
 
-Call = Callable[[], Content]
-
-ROW = struct.Struct("=Q")
-"""What the mapped file holds: at which row of its batch this process is."""
-ROOM = 640 << 20
-"""Bytes of address space that this process may take beyond what it starts with."""
-
-
 def _serve(parent: Parent, at: mmap.mmap) -> None:
     """Imports what the parent names, then answers until it is gone; `at` holds the row that this process is at."""
     questions = parent.questions()
@@ -283,7 +280,7 @@ def _serve(parent: Parent, at: mmap.mmap) -> None:
     parent.flush()
     for cpu_s, calls in questions:
         for row, call in enumerate(calls):
-            ROW.pack_into(at, 0, row)
+            _ROW.pack_into(at, 0, row)
             outcome, final = _outcome(call, cpu_s)
             parent.answer(outcome)
             if final:
@@ -313,4 +310,4 @@ def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
 
 if __name__ == "__main__":
     with child_process.parent() as found:
-        _serve(found, mmap.mmap(int(sys.argv[1]), ROW.size))
+        _serve(found, mmap.mmap(int(sys.argv[1]), _ROW.size))
