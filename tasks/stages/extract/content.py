@@ -13,11 +13,10 @@ from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, with_source
 from tasks.formats.web.robots_tag import directives
-from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.media import media_type, refusal, sniffed
 from tasks.stages.extract.page_metadata import absolute
-from tasks.stages.extract.row import Content, Rejected
+from tasks.stages.extract.row import Choices, Content, Rejected
 
 _PDF = b"%PDF-"
 # What servers say of files whose type they do not know (WHATWG MIME Sniffing Standard, section 7).

@@ -15,9 +15,9 @@ from resiliparse.parse.html import HTMLTree
 from tasks.formats.documents.text import clean
 from tasks.stages.extract.bombs import refuse_bombs
 from tasks.stages.extract.careful import careful_text
-from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.main_text import keep_posts, main_text, visible_text
 from tasks.stages.extract.page_metadata import About, read_about
+from tasks.stages.extract.row import Choices
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig

@@ -2,13 +2,23 @@
 
 The identity of a row needs no extraction, so that duplicates within an artifact are found in a first cheap pass over
 the input.
+
+Settings of the stage for the child process of `guard`, as plain values.
+
+Without pydantic, whose import takes as long as all other imports of the process together.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from tasks.formats.documents.layout import PageScore, Piece
+
+if TYPE_CHECKING:
+    from tasks.stages.extract.config import ExtractConfig
 
 
 class Rejected(Exception):
@@ -96,3 +106,26 @@ class Row:
     refused: str = ""
     rendered: bool = False
     damaged: bool = False
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings of tasks.stages.extract.config.ExtractConfig under the same names; see there."""
+
+    extractor: str
+    comments: bool
+    min_main_share: float
+    max_payload_bytes: int
+    honour_noindex: bool
+    parsers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Name of the parser and its settings as JSON, by media type."""
+
+    @classmethod
+    def of(cls, config: ExtractConfig) -> Choices:
+        """Returns the choices of some settings."""
+        from tasks.stages.extract.parser import by_media_type
+
+        return cls(
+            *(config.extractor, config.comments, config.min_main_share, config.max_payload_bytes),
+            *(config.honour_noindex, by_media_type(config.parsers)),
+        )

@@ -22,11 +22,10 @@ from tasks.core import extensions
 from tasks.core.config import Problems
 from tasks.core.errors import SluiceError
 from tasks.filters.catalogue import annotator, filter_of
-from tasks.stages.extract.choices import Choices
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import Sent, captured
 from tasks.stages.extract.parser import complete, parsed
-from tasks.stages.extract.row import Rejected
+from tasks.stages.extract.row import Choices, Rejected
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "filters.md"
