@@ -18,8 +18,7 @@ from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import Sent, captured
-from tasks.stages.extract.media import HTML_TYPES, media_type
+from tasks.stages.extract.content import HTML_TYPES, Sent, captured, media_type
 from tasks.stages.extract.row import Choices, Row, no_content
 
 log = logging.getLogger("sluice.extract")

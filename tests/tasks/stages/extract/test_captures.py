@@ -18,7 +18,7 @@ from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.media import mime_reason
+from tasks.stages.extract.content import mime_reason
 from tasks.stages.extract.row import Rejected, Row
 from tests.tasks.stages.extract.conftest import conversion
 
