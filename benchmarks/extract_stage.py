@@ -20,7 +20,7 @@ from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.formats.warc.archive import warc_files
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.main_text import main_text
+from tasks.stages.extract.html import main_text
 
 
 def measure_stage(captures: Iterable[tuple[str, bytes]], rounds: int) -> dict[str, dict[str, float]]:

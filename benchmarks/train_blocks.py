@@ -47,7 +47,7 @@ from benchmarks.harness import keep
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import SCALE, Judges, blocks_text, candidates, parsed
-from tasks.stages.extract.main_text import keep_posts, main_text
+from tasks.stages.extract.html import keep_posts, main_text
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_about
 

@@ -16,7 +16,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import detect_encoding
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.main_text import main_text
+from tasks.stages.extract.html import main_text
 
 
 def fast(html: bytes) -> str:
