@@ -14,23 +14,32 @@ recall per page):
     without post data (author, date, share buttons)                     0.944
     without captions, footers, boxes of related and popular pages       0.950
     with embedded posts                                                 0.954
+
+Main text of a page by trafilatura: a higher precision than resiliparse at a tenth of its speed.
+
+Reads the source of a page. trafilatura (Barbaresi, ACL 2021 System Demonstrations) is an extra and is imported on first
+use only.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
 from tasks.stages.extract.bombs import refuse_bombs
-from tasks.stages.extract.careful import careful_text
 from tasks.stages.extract.page_metadata import About, read_about
 from tasks.stages.extract.row import Choices
 
+if TYPE_CHECKING:
+    from tasks.stages.extract.config import ExtractConfig
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
 
@@ -146,3 +155,22 @@ def visible_text(tree: HTMLTree) -> str:
     """Returns all visible text, including menus."""
     found: str = extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
     return found
+
+
+def check_installed(config: ExtractConfig) -> None:
+    """Raises InputError if the recipe's extractor is not installed."""
+    if config.extractor == "trafilatura" and importlib.util.find_spec("trafilatura") is None:
+        raise InputError(
+            'the recipe says [extract] extractor = "trafilatura", and trafilatura is not installed here',
+            "install it where the stage runs (pip install 'sluice[careful]'), or choose extractor = \"blocks\"",
+        )
+
+
+def careful_text(html: str, *, comments: bool = False) -> str:
+    """Returns trafilatura's main text, favouring precision; "" if it finds none."""
+    import trafilatura
+
+    # It logs a warning for every page without main text; the stage counts them.
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+    found: str | None = trafilatura.extract(html, favor_precision=True, include_comments=comments)
+    return found or ""

@@ -45,10 +45,10 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
-from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import WEB, ExtractConfig
 from tasks.stages.extract.files import Tally, read_file, refuse_misread, tallied
 from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
+from tasks.stages.extract.html import check_installed
 from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
 from tasks.stages.extract.parser import find_parser
 from tasks.stages.extract.part_files import JsonLines, OrderedDocuments, PagedFiles, returned_parts

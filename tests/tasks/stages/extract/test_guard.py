@@ -18,9 +18,9 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.stages.extract import guard
-from tasks.stages.extract.careful import check_installed
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.guard import Guard
+from tasks.stages.extract.html import check_installed
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
 GOOD = partial(Content, "read")
