@@ -1,11 +1,11 @@
-"""Contract of tasks.stages.extract.bombs: cheap bounds let honest pages pass, and refuse what going tag by tag
+"""Contract of tasks.stages.extract.html: cheap bounds let honest pages pass, and refuse what going tag by tag
 refuses."""
 
 import random
 
 import pytest
 
-from tasks.stages.extract.bombs import _refuse_tags, refuse_bombs
+from tasks.stages.extract.html import _refuse_tags, refuse_bombs
 from tasks.stages.extract.row import Rejected
 
 
