@@ -5,16 +5,21 @@
 Prints its URL. Each answer begins after a pause, about the time that an object store takes.
 """
 
-import argparse
 import os
 import re
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from benchmarks.harness import ROOT, parser
+
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers from `folder`."""
+    """Answers from `folder`, each time after `pause_s`."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # a small file would wait 40 ms for the acknowledgement of its headers
@@ -49,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 class Server(ThreadingHTTPServer):
@@ -58,11 +63,25 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 256
 
 
+@contextmanager
+def served(folder: Path, pause_ms: float = 10.0) -> Iterator[dict[str, str]]:
+    """Serves a folder as `s3://bucket`, by a process of its own; yields the environment variables of a client."""
+    command = [sys.executable, "-m", "benchmarks.range_server", str(folder), "--pause-ms", str(pause_ms)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        url = server.stdout.readline().strip()
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+        try:
+            yield {"AWS_ENDPOINT_URL_S3": url, **keys}
+        finally:
+            server.kill()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--pause-ms", type=float, default=10.0)
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("folder", type=Path)
+    options.add_argument("--pause-ms", type=float, default=10.0)
+    given = options.parse_args()
     Handler.folder, Handler.pause_s = given.folder, given.pause_ms / 1000
     server = Server(("127.0.0.1", 0), Handler)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -5,10 +5,9 @@
 Builds artifacts of the shape that the stages write for a made-up corpus of that size (30 % of the captures rejected),
 and times the writing of its index. Then times traces in fresh processes with an empty cache: kept page, rejected page,
 unknown page, document id, domain and step; from the folder, and through a server on loopback that speaks S3 and waits
-10 ms before each answer. Bar: each below 2 s. Writes results/trace.json.
+10 ms before each answer. Bar: each below 2 s. Writes `trace.json`.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness import keep
+from benchmarks.harness import keep, parser
+from benchmarks.range_server import served
 from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
@@ -41,7 +41,6 @@ from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tasks.stages.tokens.pack import Documents, concat
-from tests.s3_server import environment
 
 FMT = TokenFormat(300, 0, "none")
 SEQ_LEN, PART = 2048, 100_000
@@ -52,7 +51,7 @@ PAUSE_MS = 10
 
 def main() -> None:
     """Builds the corpus if it is not there, then times the traces."""
-    options = argparse.ArgumentParser(description=__doc__)
+    options = parser(__doc__)
     options.add_argument("--documents", type=int, default=10_000_000)
     options.add_argument("--store", required=True)
     chosen = options.parse_args()
@@ -63,14 +62,10 @@ def main() -> None:
     built = Path(store.root) / "built.json"
     figures |= json.loads(built.read_text()) if built.exists() else {}
     figures["folder"] = {what: timed(store.root, name) for what, name in QUERIES.items()}
-    command = [sys.executable, "-m", "benchmarks.range_server", store.root, "--pause-ms", str(PAUSE_MS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout
-        endpoint = environment(server.stdout.readline().strip())
+    with served(Path(store.root), PAUSE_MS) as environment:
         figures[f"s3, {PAUSE_MS} ms per request"] = {
-            what: timed("s3://bucket", name, **endpoint) for what, name in QUERIES.items()
+            what: timed("s3://bucket", name, **environment) for what, name in QUERIES.items()
         }
-        server.terminate()
     keep("trace", figures)
 
 
@@ -238,7 +233,7 @@ begin = time.perf_counter()
 from tasks.run.trace.trace import trace
 from tasks.core.store import Store
 imported, busy = time.perf_counter(), time.process_time()
-found = trace(Store(sys.argv[1]), "big", "dev", sys.argv[2])
+found = trace(Store(sys.argv[1]), "big", "dev", sys.argv[2]).to_json()
 end, busy = time.perf_counter(), time.process_time() - busy
 shown = found.get("documents") or [one for one in found.get("sequences", []) if "slices" in one]
 print(imported - begin, end - imported, busy, len(shown), found["requests"])

@@ -18,7 +18,7 @@ words.
 MinHash signatures and band keys follow Broder 1997, and Mining of Massive Datasets, chapter 3. The permutations equal
 those of datasketch 2 ("affine32": murmur3 finaliser, then h -> a*h + b mod 2^32 with odd a). They are vectorised over
 texts: one multiply-add over a block of shingles per permutation, then one minimum per text. From given shingles one
-core processes about 150 MB of text per second (`benchmarks/minhash.py`); splitting into words is the bottleneck.
+core processes about 150 MB of text per second; splitting into words is the bottleneck.
 """
 
 from collections.abc import Iterator, Sequence
