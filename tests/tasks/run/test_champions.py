@@ -94,6 +94,7 @@ def test_a_guarded_source_without_held_out_text_is_refused_before_anything_is_sc
     assert not champions.store.list("test/comparison/v2")
 
 
+@pytest.mark.soak
 def test_a_killed_comparison_ends_with_the_same_bytes(begun: Champions, champions: Champions, tmp_path: Path) -> None:
     whole = copied(begun, tmp_path / "whole")
     for one in (champions, whole):

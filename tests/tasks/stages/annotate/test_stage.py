@@ -15,6 +15,7 @@ from tasks.filters.prose_score import ProseScore
 from tasks.formats.documents.document import mark_of, same_mark
 from tasks.stages.annotate import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
+from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import found_in
 
 EXTRACT, ANNOTATE = "tasks.stages.extract.stage", "tasks.stages.annotate.stage"
@@ -66,12 +67,15 @@ def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifa
     assert made.record.rejected == {}
 
 
-def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Artifact) -> None:
-    made = [run_stage(ANNOTATE, RULES, {"extracted": extracted}, workers=n, version=f"w{n}") for n in (0, 1, 2, 8)]
+@pytest.mark.parametrize("workers", soak_but({0}, [2, 1, 8]))
+def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Artifact, workers: int) -> None:
+    made = [run_stage(ANNOTATE, RULES, {"extracted": extracted}, workers=n, version=f"w{n}") for n in (0, workers)]
     assert len({one.record.content for one in made}) == 1
     contents = [{name: group.record.content for name, group in groups_of(one).items()} for one in made]
     assert all(one == contents[0] for one in contents)
-    assert {str(group.address) for group in groups_of(made[3]).values()} == {f"test/measured/{one}@w8" for one in USE}
+    assert {str(group.address) for group in groups_of(made[1]).values()} == {
+        f"test/measured/{one}@w{workers}" for one in USE
+    }
 
 
 def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage: Run, extracted: Artifact) -> None:

@@ -14,6 +14,7 @@ from tasks.core.groups import KIND
 from tasks.core.store import Store
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
+from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import corpus, document, rows_of, write
 
 DEDUP = "tasks.stages.dedup.stage"
@@ -111,8 +112,9 @@ def test_two_texts_of_one_topic_below_the_threshold_both_stay(tmp_path: Path) ->
     assert sorted(kind or "" for _, kind in verdicts(dedup(tmp_path / "loose", rows, loose)).values()) == ["", "near"]
 
 
-def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path) -> None:
-    made = [dedup(tmp_path / str(workers), mixed_corpus(), workers=workers) for workers in (0, 1, 2)]
+@pytest.mark.parametrize("workers", soak_but({0}, [2, 1, 8]))
+def test_files_are_byte_identical_on_any_number_of_workers(tmp_path: Path, workers: int) -> None:
+    made = [dedup(tmp_path / str(number), mixed_corpus(), workers=number) for number in (0, workers)]
     assert len({artifact.record.content for artifact in made}) == 1
     assert made[0].record.metrics["near_duplicates"] == 12
 

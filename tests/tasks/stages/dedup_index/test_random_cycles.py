@@ -100,7 +100,7 @@ def covering(stones: set[tuple[str, str]]) -> Callable[[dict[str, Any]], bool]:
     )
 
 
-@settings(max_examples=settings.default.max_examples // 20)
+@settings(max_examples=settings.default.max_examples // 40)
 @given(
     st.integers(0, 2**32), st.sampled_from(["first", "quality"]), st.sampled_from(["newest", "newest", "all"]),
     st.sampled_from([(True, True)] * 4 + [(True, False), (False, True), (False, False)]), st.sampled_from([2, 3, 99]),
