@@ -3,6 +3,8 @@
 The models are those of `transformers`, on torch's meta device: nothing is computed or stored.
 
 Named sizes have the weights that they are called by, and the table in docs/model.md shows them.
+
+FLOPs per token are those that torch counts in a step; a peak is known by the name of the GPU or not at all.
 """
 
 import re
@@ -12,11 +14,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tasks.core.errors import InputError
+from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import shape_of
-from tasks.trainer.model.shape import SIZES, Shape, flops_per_token
+from tasks.trainer.model.shape import SIZES, Shape, attended_length, flops_per_token
+from tasks.trainer.model.transformer import build
+from tasks.trainer.planning.config import peak_flops
 
 LENGTH = 256
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False, "max_position_embeddings": 4096}
@@ -97,3 +103,40 @@ def test_the_table_in_the_docs_is_that_of_the_sizes() -> None:
         rows.append([name, *map(str, shape), ", ".join(others), weights])
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCS.read_text().splitlines()]
     assert [row for row in table if re.fullmatch(r"[\d.]+[mb]", row[0])] == rows
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_flops_of_a_token_are_those_that_torch_counts_forward_and_backward(tied: bool) -> None:
+    config, vocab, length = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=tied), 96, 24
+    model = build(config, vocab, 0)
+    tokens = torch.randint(vocab, (3, length))
+    # Of the fused kernel on a CPU torch counts nothing.
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
+        model(tokens, torch.zeros_like(tokens)).sum().backward()
+    assert counted.get_total_flops() == flops_per_token(Shape.of(config, vocab), length) * tokens.numel()
+
+
+def test_attention_within_documents_needs_less_than_the_convention_counts() -> None:
+    assert attended_length([2048]) == 1024.5
+    assert attended_length([700, 700, 648]) == pytest.approx(342.2, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA GeForce RTX 3060", None),
+        ("CPU", None),
+    ],
+)
+def test_a_peak_is_known_by_the_words_of_the_name(name: str, peak: float | None) -> None:
+    assert peak_flops(name) == peak
