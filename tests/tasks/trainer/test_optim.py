@@ -1,13 +1,28 @@
-"""AdamW is torch's, the schedules go where they say, and clipping bounds the norm."""
+"""AdamW is torch's, the schedules go where they say, and clipping bounds the norm.
+
+Muon moves matrices of layers along orthogonal directions, at the size of AdamW's updates, and all else as AdamW.
+"""
 
 import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tasks.trainer.config import OptimConfig
-from tasks.trainer.optim import AdamW, clip, learning_rate
+from tasks.core.config import canonical_json
+from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
+from tasks.trainer.model.transformer import Transformer, build
+from tasks.trainer.optim import (
+    UPDATE_RMS,
+    AdamW,
+    Muon,
+    build_optimizer,
+    clip,
+    is_hidden,
+    learning_rate,
+    load_optimizer,
+    orthogonalised,
+)
 
 
 def test_steps_equal_those_of_torch() -> None:
@@ -66,3 +81,88 @@ def test_clipping_bounds_the_norm_and_leaves_a_broken_gradient_alone() -> None:
     broken = torch.tensor([1.0, float("nan")])
     assert clip(broken, 0.1) != clip(broken, 0.1)
     assert broken[0] == 1.0
+
+
+LR = 0.01
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def model_with_gradients() -> Transformer:
+    model = build(ModelConfig(layers=2, dim=32, heads=4, kv_heads=2, tie_embeddings=False), 48, 0)
+    for number, param in enumerate(model.parameters()):
+        param.grad = random(*param.shape, seed=number)
+    return model
+
+
+@pytest.mark.parametrize("shape", [(32, 96), (96, 32), (48, 48)])
+def test_singular_values_become_about_one_and_singular_vectors_stay(shape: tuple[int, int]) -> None:
+    matrix = random(*shape)
+    found = orthogonalised(matrix, torch.float32)
+    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    inner = u.T @ found @ vh.T
+    values = inner.diagonal()
+    assert 0.3 < values.min() < values.max() < 1.3
+    torch.testing.assert_close(inner, values.diag(), atol=1e-4, rtol=0)
+    assert not orthogonalised(torch.zeros(shape), torch.float32).any()
+
+
+@pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
+def test_steps_equal_those_of_torch_which_iterates_in_bf16(shape: tuple[int, int]) -> None:
+    ours, theirs = (torch.nn.Parameter(random(*shape, seed=7)) for _ in range(2))
+    begin = ours.detach().clone()
+    optimizer = Muon({"layers.0.w": ours}, OptimConfig(), torch.bfloat16)
+    reference = torch.optim.Muon([theirs], lr=LR, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    for step in range(4):
+        ours.grad, theirs.grad = random(*shape, seed=step), random(*shape, seed=step)
+        optimizer.step(LR)
+        reference.step()
+    moved = (theirs - begin).norm()
+    assert (ours - theirs).norm() < 0.02 * moved
+
+
+def test_an_update_has_the_size_of_one_of_adamw() -> None:
+    model = model_with_gradients()
+    before = copy.deepcopy(model.state_dict())
+    build_optimizer(dict(model.named_parameters()), run_with("muon", weight_decay=0.0)).step(LR)
+    for name, weight in model.named_parameters():
+        if is_hidden(name, weight):
+            moved = (weight - before[name]).square().mean().sqrt() / LR
+            assert 0.6 * UPDATE_RMS < moved < 1.2 * UPDATE_RMS, name
+
+
+def test_embedding_head_and_norms_move_as_under_adamw() -> None:
+    models = {name: model_with_gradients() for name in ("adamw", "muon")}
+    for name, model in models.items():
+        build_optimizer(dict(model.named_parameters()), run_with(name)).step(LR)
+    adamw, muon = (model.state_dict() for model in models.values())
+    same = {name for name in adamw if torch.equal(adamw[name], muon[name])}
+    matrices = {name for name, weight in adamw.items() if weight.ndim == 2}
+    assert same == {"embedding.weight", "head.weight"} | (adamw.keys() - matrices)
+
+
+def test_a_step_after_loading_the_state_is_the_step_without_a_break() -> None:
+    whole, broken = model_with_gradients(), model_with_gradients()
+    first, second = (build_optimizer(dict(model.named_parameters()), run_with("muon")) for model in (whole, broken))
+    first.step(LR)
+    second.step(LR)
+    state = {name: tensor.clone() for name, tensor in second.state().items()}
+    third = build_optimizer(dict(broken.named_parameters()), run_with("muon"))
+    load_optimizer(third, state)
+    third.steps_taken = second.steps_taken
+    first.step(LR)
+    third.step(LR)
+    assert all(torch.equal(whole.state_dict()[name], tensor) for name, tensor in broken.state_dict().items())
+
+
+def test_the_default_is_adamw_and_no_part_of_the_identity() -> None:
+    assert isinstance(build_optimizer({"norm.weight": torch.ones(3)}, TrainConfig()), AdamW)
+    assert "name" not in canonical_json(OptimConfig())
+    assert canonical_json(OptimConfig(name="adamw")) == canonical_json(OptimConfig())
+    assert '"name":"muon"' in canonical_json(OptimConfig(name="muon"))
+
+
+def run_with(name: str, **more: float) -> TrainConfig:
+    return TrainConfig(optim=OptimConfig.model_validate({"name": name, **more}))
