@@ -1,6 +1,10 @@
-"""Silent corruption: a flipped bit names its rank, the run ends with the bytes of a clean one, and clean runs are."""
+"""Silent corruption: a flipped bit names its rank, the run ends with the bytes of a clean one, and clean runs are.
+
+A rank that is slower than the others is named once per episode; noise is not.
+"""
 
 import json
+import random
 import socket
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.hooks import Gradient
 from tasks.trainer.integrity import pace
 from tasks.trainer.integrity.corruption import FAR, SOME, Integrity, hash_of, minority, self_test
+from tasks.trainer.integrity.pace import RECENT, Pace
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.parallel.ranks import Ranks
@@ -278,3 +283,24 @@ def test_clean_runs_in_a_layout_raise_nothing(made: Made, tmp_path: Path, ranks:
         spec = spec.model_copy(update={"run": run, "check_every": 2})
         assert ranks_of(spec, ranks) == [0] * ranks, failure.recorded(tmp_path / str(number))
         assert read_metrics(tmp_path / str(number) / FAULTS) == []
+
+
+def test_a_slow_rank_is_named_once_and_again_after_it_has_recovered() -> None:
+    pace, found = Pace("step"), []
+    for step in range(6 * RECENT):
+        throttled = RECENT <= step < 2 * RECENT or step >= 4 * RECENT
+        found += [(step, *one) for one in pace.step([1.0, 1.0, 1.5 if throttled else 1.0, 1.0])]
+    assert [(rank, mine, others) for _, rank, mine, others in found] == [(2, 1.5, 1.0)] * 2
+    assert [step // RECENT for step, *_ in found] == [1, 4]
+
+
+def test_noise_a_slow_step_and_milliseconds_name_nobody() -> None:
+    draw = random.Random(3)
+    for base in (0.004, 1.0):
+        pace = Pace("step")
+        for step in range(1000):
+            seconds = [base * draw.uniform(0.8, 1.2) * (9 if step % 70 == rank else 1) for rank in range(4)]
+            assert pace.step(seconds) == []
+    pace = Pace("step")
+    assert [pace.step([0.004, 0.012]) for _ in range(200)] == [[]] * 200
+    assert Pace("step").step([]) == Pace("step").step([1.0]) == []
