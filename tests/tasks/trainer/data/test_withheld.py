@@ -1,23 +1,31 @@
-"""Contract of withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same."""
+"""Contract of withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same.
+
+Poisoned documents are found, named and blank from then on; the rest of the batch is trained.
+"""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.marks import Mark
 from tasks.formats.tokens.plan import Slices
 from tasks.trainer.checkpoints import checkpoint
-from tasks.trainer.config import TrainSpec
+from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.data.withheld import Withheld
+from tasks.trainer.data.withheld import REPEATED, Slice, Withheld, guilty, spoilt_shards
+from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.launch.launcher import train_local
-from tasks.trainer.logs import METRICS, SKIPPED, read_metrics
+from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
 from tasks.trainer.loop import Stopped, Trainer
 from tasks.trainer.model.loss import IGNORED
-from tests.corpora import Made
+from tasks.trainer.place import Layout
+from tests.corpora import Made, corpus, tokens_in
+from tests.tasks.trainer.faulty import poison, ranks_of
 from tests.tasks.trainer.small_run import digests, small_spec
 from tests.tasks.trainer.test_loop import ALONE, stop_after
 
@@ -137,3 +145,158 @@ def test_a_step_without_any_other_document_is_skipped(made: Made, tmp_path: Path
     assert [line["loss"] for line in read_metrics(tmp_path / METRICS)] == [None] * 3
     assert {line["reason"] for line in read_metrics(tmp_path / SKIPPED)} == {"withheld"}
     assert all(torch.equal(value, before[name]) for name, value in trainer.replica.model.state_dict().items())
+
+
+SOAK = pytest.mark.soak
+
+BELL = "\a"
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """As `made`, where all documents of the source my-books have a character that no other has."""
+    rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
+    for row in rows:
+        if row["source"] == "my-books":
+            row["text"] = f"{row['text'][:3]}{BELL}{row['text'][3:]}"
+    return tokens_in(tmp_path_factory.mktemp("spoilt"), rows)
+
+
+def tokens_by_document(trainer: Trainer) -> dict[tuple[str, int], set[int]]:
+    """The tokens of each (shard, row) that the run reads."""
+    found: dict[tuple[str, int], set[int]] = {}
+    for step in range(trainer.run.steps):
+        batch = trainer.batches.batch(step)
+        for row, several in enumerate(places(trainer.batches, step)):
+            at = 0
+            for shard, number, length in several:
+                found.setdefault((shard, number), set()).update(batch.tokens[row, at : at + length].tolist())
+                at += length
+    return found
+
+
+def tokens_of_books(trainer: Trainer) -> list[int]:
+    """The tokens that only documents of my-books have."""
+    books, others = set(), set()
+    for (shard, _), tokens in tokens_by_document(trainer).items():
+        (books if shard.startswith("my-books") else others).update(tokens)
+    return sorted(books - others)
+
+
+def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoilt: Made, tmp_path: Path) -> None:
+    trainer = Trainer(small_spec(spoilt, tmp_path / "whole", keep_checkpoints=9), ALONE)
+    tokens = tokens_of_books(trainer)
+    poison(trainer, tokens)
+    trainer.train()
+    lines = read_metrics(tmp_path / "whole" / METRICS)
+    assert [line["step"] for line in lines] == list(range(12))
+    assert all(line["loss"] is not None for line in lines), "what is left of every batch is trained"
+    read = [place for place, has in tokens_by_document(trainer).items() if has.intersection(tokens)]
+    assert len(read) > 10
+    found = marks.from_json((tmp_path / "whole" / marks.FILE).read_bytes())
+    named = [(shard, row) for mark in found for shard, rows in mark.rows.items() for row in rows]
+    whole = {shard for mark in found for shard in mark.shards}
+    assert len(set(named)) == len(named) >= len(whole) * REPEATED
+    assert set(named) <= set(read), "and no other"
+    assert {shard for shard, _ in set(read) - set(named)} <= whole, "shards that spoil steps again and again"
+    assert whole
+    assert {mark.reason for mark in found} == {"loss_not_finite"}
+    assert all(mark.takedowns == () for mark in found)
+    reported = read_metrics(tmp_path / "whole" / FAULTS)
+    assert [(line["kind"], line["step"]) for line in reported] == [("poison", mark.step) for mark in found]
+    assert "blank from here on: my-books-train-0000" in reported[0]["what"]
+    said = " ".join(line["what"] for line in reported)
+    assert all(f"and all of {shard}" in said or f", {shard}" in said for shard in whole)
+
+    broken = small_spec(spoilt, tmp_path / "broken", keep_checkpoints=9)
+    resumed = Trainer(broken, ALONE)
+    poison(resumed, tokens)
+    stop_after(resumed, 6)
+    with pytest.raises(Stopped):
+        resumed.train()
+    assert ranks_of(broken, 2, poison={"poisonous": tokens}) == [0, 0]
+    assert digests(tmp_path / "whole").items() <= digests(tmp_path / "broken").items()
+    assert (tmp_path / "broken" / marks.FILE).read_bytes() == (tmp_path / "whole" / marks.FILE).read_bytes()
+    assert read_metrics(tmp_path / "broken" / FAULTS) == reported
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"pipeline": 2}),
+        pytest.param(2, {"pipeline": 2, "schedule": "interleaved"}, marks=SOAK),
+        pytest.param(2, {"shard": 2}, marks=SOAK),
+        pytest.param(4, {"pipeline": 2, "shard": 2}, marks=SOAK),
+        pytest.param(4, {"pipeline": 2, "tensor": 2}, marks=SOAK),
+        pytest.param(4, {"pipeline": 2, "context": 2}, marks=SOAK),
+    ],
+)
+def test_in_a_layout_the_documents_are_found_that_one_rank_finds(
+    spoilt: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
+) -> None:
+    model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
+    alone, shared = (
+        small_spec(spoilt, tmp_path / name, model=model, steps=4, batch_size=8, checkpoint_every=4, milestones=1)
+        for name in ("alone", "shared")
+    )
+    trainer = Trainer(alone, ALONE)
+    tokens = tokens_of_books(trainer)
+    poison(trainer, tokens)
+    trainer.train()
+    shared = shared.model_copy(update={"layout": Layout.model_validate(layout)})
+    assert ranks_of(shared, ranks, poison={"poisonous": tokens}) == [0] * ranks
+    found = read_metrics(tmp_path / "shared" / FAULTS)
+    assert len(found) > 1
+    assert found == read_metrics(tmp_path / "alone" / FAULTS)
+    assert all(line["loss"] is not None for line in read_metrics(tmp_path / "shared" / METRICS))
+
+
+class Read:
+    """Batches in which step n has the documents n and n + 1 of every shard."""
+
+    def documents(self, step: int) -> set[tuple[str, int]]:
+        return {(shard, row) for shard in ("web", "code") for row in (step, step + 1)}
+
+
+def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() -> None:
+    spoiling = [Mark(step=step, reason="loss_not_finite", rows={"web": (step, step + 1)}) for step in (2, 3)]
+    assert spoilt_shards(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
+    assert spoilt_shards(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
+    assert spoilt_shards(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
+    taken_down = [Mark(step=step, takedowns=("t",), rows={"web": (step, step + 1)}) for step in (2, 3)]
+    assert spoilt_shards(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
+
+
+def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:
+    usual = [Slice("web", row, 20, 20 * 3.0 + row) for row in range(8)]
+    wild = [Slice("web", 20, 12, 12 * 11.0), Slice("code", 3, 5, 5 * 10.0)]
+    assert guilty(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
+    assert guilty(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
+    assert guilty(usual, 3.0, 3.3) == {}
+
+
+def test_it_is_not_the_documents_where_most_of_the_batch_is_bad() -> None:
+    bad = [Slice("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
+    assert guilty(bad, 0.0, math.inf) == {}
+    assert guilty([Slice("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
+
+
+def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -> None:
+    step = WINDOW + 4
+    trainer = Trainer(small_spec(made, tmp_path, steps=step + 2, checkpoint_every=step + 2, milestones=1), ALONE)
+    shard, row, length = places(trainer.batches, step)[2][0]
+    document = trainer.batches.batch(step).tokens[2, :length]
+
+    def shake(module: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        reads = (inputs[0][:, :length] == document).all(dim=1)
+        wild = reads[:, None] & (torch.arange(output.shape[1]) < length) & (trainer.step == step)
+        return torch.where(wild[..., None], -50 * output, output)
+
+    # What the first layer reads is scaled away by its norm, and what the last one writes is not.
+    trainer.replica.model.norm.register_forward_hook(lambda module, inputs, output: shake(module, (seen[-1],), output))
+    seen: list[torch.Tensor] = []
+    trainer.replica.model.embedding.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    trainer.train()
+    (mark,) = marks.from_json((tmp_path / marks.FILE).read_bytes())
+    assert (mark.step, mark.reason, mark.rows) == (step, "loss_spike", {shard: (row,)})
+    assert read_metrics(tmp_path / METRICS)[step]["loss"] is not None
