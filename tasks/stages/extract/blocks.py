@@ -34,6 +34,22 @@ MAX_DEPTH = 8
 """So that the number of a leaf is one byte."""
 _AT_ONCE = 1_000
 
+_AT = {name: index for index, name in enumerate(COLUMNS)}
+_WORDS, _LINK_SHARE, _ENDS_SENTENCE, _IN_COMMENTS = (
+    _AT[name] for name in ("words", "link_share", "ends_sentence", "named_comment")
+)
+_LINKED, _SHORT, _NEVER = 0.9, 6, -9.0
+_OF_DOCUMENTATION = "pre, code, dt"
+# An article on programming has a few of these elements, a manual many: 2 % of real articles have as many.
+_DOCUMENTATION = 16
+# An element named after comments that holds more of the page holds the article, too.
+_MOST_COMMENTS = 0.8
+_UNLINKED, _SHORTEST_COMMENT = 0.3, 4
+_SHORTEST_PARAGRAPH = 15  # words
+# A page with most of its possible text in blocks whose odds are between 1 : 2.7 and 2.7 : 1 is unlike those trained on.
+_UNCERTAIN, _MOST_IN_DOUBT = 1.0, 0.7
+_SEPARATORS = ("\t", "\n", "\n\n")
+
 
 @dataclass(frozen=True)
 class Trees:
@@ -95,23 +111,6 @@ def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
         leaves=np.array([tree["leaves"] for tree in weights["trees"]], np.int64),
         base=weights["base"],
     )
-
-
-_AT = {name: index for index, name in enumerate(COLUMNS)}
-_WORDS, _LINK_SHARE, _ENDS_SENTENCE, _IN_COMMENTS = (
-    _AT[name] for name in ("words", "link_share", "ends_sentence", "named_comment")
-)
-_LINKED, _SHORT, _NEVER = 0.9, 6, -9.0
-_OF_DOCUMENTATION = "pre, code, dt"
-# An article on programming has a few of these elements, a manual many: 2 % of real articles have as many.
-_DOCUMENTATION = 16
-# An element named after comments that holds more of the page holds the article, too.
-_MOST_COMMENTS = 0.8
-_UNLINKED, _SHORTEST_COMMENT = 0.3, 4
-_SHORTEST_PARAGRAPH = 15  # words
-# A page with most of its possible text in blocks whose odds are between 1 : 2.7 and 2.7 : 1 is unlike those trained on.
-_UNCERTAIN, _MOST_IN_DOUBT = 1.0, 0.7
-_SEPARATORS = ("\t", "\n", "\n\n")
 
 
 def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judges | None = None) -> str:

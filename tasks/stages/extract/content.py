@@ -1,11 +1,8 @@
 """Extraction of text from a body, in the child process of `guard`.
 
-Reads the bytes of captures and files. Every worker starts such a process, so imports are few: modules that few bodies
-need are imported on first use.
-
-Media type of a body, and the reason if it gives no document.
-
-The number of reasons is bounded: a server can invent any number of media types.
+Reads the bytes of captures and files. The media type of a body decides who reads it, or why it gives no document; the
+number of reasons is bounded, while a server can invent any number of media types. Every worker starts such a process,
+so imports are few: modules that few bodies need are imported on first use.
 """
 
 import re
@@ -29,6 +26,32 @@ _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([A-Za-z0-9_.:-]++)", re.I)
 _MAX_LANGUAGE = 35
 # Fetch time if it is unknown: directives that expire have not expired yet.
 _NO_TIME = datetime(1, 1, 1, tzinfo=UTC)
+
+HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
+
+# Possessive and atomic, here and below: a page must not be able to cause backtracking.
+# The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
+_HTML_START = re.compile(
+    rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
+)
+_XML_ROOT = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*+(?>(?:(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*+>)\s*+)*)<(?:\w++:)?(\w++)[\s>]", re.I | re.S
+)
+_ROOTS = {b"urlset": "sitemap", b"sitemapindex": "sitemap", b"rss": "feed", b"feed": "feed", b"rdf": "feed"}
+_GZIP = b"\x1f\x8b"
+_HEAD = 4096
+# Types that get a reason of their own in the funnel.
+_NAMED_TYPES = frozenset(
+    (
+        *("application/pdf", "application/json", "application/javascript", "application/xml", "application/zip"),
+        *("application/rss+xml", "application/atom+xml", "application/octet-stream", "application/gzip"),
+        *("text/css", "text/javascript", "text/xml"),
+        *("image/gif", "image/jpeg", "image/png", "image/svg+xml", "image/webp"),
+    )
+)
+_SAME = {"application/x-gzip": "application/gzip"}
+_TOP_LEVEL = frozenset(("application", "audio", "font", "image", "message", "model", "multipart", "text", "video"))
+_BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7fELF", _GZIP)
 
 
 @dataclass(frozen=True)
@@ -108,66 +131,6 @@ def _body(payload: bytes, coding: str, limit: int) -> bytes:
     return body.data  # a truncated stream gives the bytes before its end, as in a browser
 
 
-def plain(data: bytes, name: str) -> Content:
-    """Returns the text of a file; raises Rejected for a binary file."""
-    text = decode(data)
-    if "\0" in text:
-        raise Rejected("binary")
-    return Content(text=clean(text), title=clean(name))
-
-
-def metadata(data: bytes, name: str) -> Content:
-    """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
-    import email.parser
-    import email.policy
-
-    message = email.parser.Parser(policy=email.policy.compat32).parsestr(decode(data, "utf-8"))
-    body = message.get_payload()
-    text = body if isinstance(body, str) and body.strip() else _unfolded(str(message.get("Description", "")))
-    if not text.strip():
-        raise Rejected("no_description")
-    summary = str(message.get("Summary", ""))
-    title = " ".join(str(message.get("Name", name)).split())
-    return Content(text=clean(f"{title}: {summary}\n\n{text}" if summary else text), title=title)
-
-
-def _unfolded(description: str) -> str:
-    """Undoes the folding of a description in a header: eight spaces, or seven and a bar."""
-    return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
-
-
-def row_text(text: str) -> Content:
-    """Returns the text of a row of a dump."""
-    return Content(text=clean(text))
-
-
-HTML_TYPES = frozenset(("text/html", "application/xhtml+xml"))
-
-# Possessive and atomic, here and below: a page must not be able to cause backtracking.
-# The start of a page whose server named no type (WHATWG MIME Sniffing Standard, section 7.1, the tags that are common).
-_HTML_START = re.compile(
-    rb"\s*+(?>(?:<!--.*?-->\s*+)*)<(?:!doctype html|html|head|body|title|meta|div|h1|p|table)[\s>]", re.I | re.S
-)
-_XML_ROOT = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*+(?>(?:(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*+>)\s*+)*)<(?:\w++:)?(\w++)[\s>]", re.I | re.S
-)
-_ROOTS = {b"urlset": "sitemap", b"sitemapindex": "sitemap", b"rss": "feed", b"feed": "feed", b"rdf": "feed"}
-_GZIP = b"\x1f\x8b"
-_HEAD = 4096
-# Types that get a reason of their own in the funnel.
-_NAMED_TYPES = frozenset(
-    (
-        *("application/pdf", "application/json", "application/javascript", "application/xml", "application/zip"),
-        *("application/rss+xml", "application/atom+xml", "application/octet-stream", "application/gzip"),
-        *("text/css", "text/javascript", "text/xml"),
-        *("image/gif", "image/jpeg", "image/png", "image/svg+xml", "image/webp"),
-    )
-)
-_SAME = {"application/x-gzip": "application/gzip"}
-_TOP_LEVEL = frozenset(("application", "audio", "font", "image", "message", "model", "multipart", "text", "video"))
-_BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7fELF", _GZIP)
-
-
 def refusal(data: bytes, kind: str) -> str:
     """Returns the reason why a body of the media type `kind` gives no document, or "".
 
@@ -218,3 +181,36 @@ def _listing(data: bytes, kind: str) -> str:
 def _is_url(line: bytes) -> bool:
     line = line.strip()
     return not line or (line.startswith((b"http://", b"https://")) and b" " not in line)
+
+
+def plain(data: bytes, name: str) -> Content:
+    """Returns the text of a file; raises Rejected for a binary file."""
+    text = decode(data)
+    if "\0" in text:
+        raise Rejected("binary")
+    return Content(text=clean(text), title=clean(name))
+
+
+def metadata(data: bytes, name: str) -> Content:
+    """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
+    import email.parser
+    import email.policy
+
+    message = email.parser.Parser(policy=email.policy.compat32).parsestr(decode(data, "utf-8"))
+    body = message.get_payload()
+    text = body if isinstance(body, str) and body.strip() else _unfolded(str(message.get("Description", "")))
+    if not text.strip():
+        raise Rejected("no_description")
+    summary = str(message.get("Summary", ""))
+    title = " ".join(str(message.get("Name", name)).split())
+    return Content(text=clean(f"{title}: {summary}\n\n{text}" if summary else text), title=title)
+
+
+def _unfolded(description: str) -> str:
+    """Undoes the folding of a description in a header: eight spaces, or seven and a bar."""
+    return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
+
+
+def row_text(text: str) -> Content:
+    """Returns the text of a row of a dump."""
+    return Content(text=clean(text))

@@ -1,39 +1,9 @@
-"""Text of a page by the extractor of the recipe, and the page's metadata.
+"""Text and metadata of an HTML page: pages made to stall the parser are refused, then the recipe's extractor reads it.
 
-Reads the decoded payload of one capture. The extractors are in `main_text` (resiliparse and visible), `blocks` and
-`careful` (trafilatura, an extra). Figures on real pages: `python -m benchmarks.extraction`.
-
-The main text of a page by resiliparse, and all its visible text: the fast extractors.
-
-Reads a parsed page. Measured on 91 news and blog pages with hand-made main text (4-word shingles, mean precision and
-recall per page):
-
-    main text as resiliparse gives it                                F1 0.908
-    without list markers and alternative texts of pictures              0.927
-    without readers' comments                                           0.936
-    without post data (author, date, share buttons)                     0.944
-    without captions, footers, boxes of related and popular pages       0.950
-    with embedded posts                                                 0.954
-
-Main text of a page by trafilatura: a higher precision than resiliparse at a tenth of its speed.
-
-Reads the source of a page. trafilatura (Barbaresi, ACL 2021 System Demonstrations) is an extra and is imported on first
-use only.
-
-Detection of pages made to stall a parser, from their source before parsing.
-
-Time or memory of resiliparse 2.0.0 grows with the product of numbers that the author of a page controls; measured on
-one core:
-
-    nested elements            4,000: 0.3 s     100,000: 270 s
-    attributes of an element  10,000: 0.2 s     100,000: 18 s
-    options of a select       10,000: 0.4 s      50,000: 10 s
-    formatting elements left open, 500, times paragraphs, 10,000, in 44 kB: 2 s and 1.9 GB
-    attributes of one that is left open, 3,000, times paragraphs, 5,000, in 36 kB: 2 s and 2.3 GB
-
-Ordinary pages are far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512. End tags
-inside comments, quotes or tables are counted as real ones; pages that evade detection this way are stopped by the
-limits of the child process (`guard`).
+Reads the decoded payload of one capture. The extractors: resiliparse's main text, and all visible text, are the fast
+ones; `blocks` judges each block of a page; trafilatura (Barbaresi, ACL 2021 System Demonstrations), an extra that is
+imported on first use, has a higher precision than resiliparse at a tenth of its speed. Figures on real pages:
+`python -m benchmarks.extraction`.
 """
 
 from __future__ import annotations
@@ -57,12 +27,66 @@ from tasks.stages.extract.row import Choices, Rejected
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
-if TYPE_CHECKING:
-    from tasks.stages.extract.config import ExtractConfig
-
 
 # Characters from which extracted text is taken for the main text without a comparison.
 _FOUND = 1_000
+
+# resiliparse's main text, measured on 91 news and blog pages with hand-made main text (4-word shingles, mean precision
+# and recall per page):
+#     as resiliparse gives it                                          F1 0.908
+#     without list markers and alternative texts of pictures              0.927
+#     without readers' comments                                           0.936
+#     without post data (author, date, share buttons)                     0.944
+#     without captions, footers, boxes of related and popular pages       0.950
+#     with embedded posts                                                 0.954
+# Selectors of boilerplate with common names. Elements that may contain the whole page are not listed. `[class]` comes
+# first because most elements have none, which ends the matching.
+BOILERPLATE = (
+    "figcaption",
+    "footer",
+    '[class]:is(div, section, aside, p, span, ul):is([class*="caption"], [class*="related"], [class*="popular"])',
+)
+
+# Embedded posts of X. resiliparse takes their class for that of a button.
+_POST = b"twitter-tweet"
+_POSTS = "blockquote.twitter-tweet"
+_MOST_POSTS = 1_000
+
+# Limits of what makes resiliparse 2.0.0 slow or large: its time or memory grows with the product of numbers that the
+# author of a page controls. Measured on one core:
+#     nested elements            4,000: 0.3 s     100,000: 270 s
+#     attributes of an element  10,000: 0.2 s     100,000: 18 s
+#     options of a select       10,000: 0.4 s      50,000: 10 s
+#     formatting elements left open, 500, times paragraphs, 10,000, in 44 kB: 2 s and 1.9 GB
+#     attributes of one that is left open, 3,000, times paragraphs, 5,000, in 36 kB: 2 s and 2.3 GB
+# Ordinary pages are far below: of 91 news pages none has more than 3,600 tags. Browsers stop nesting at 512.
+MAX_DEPTH = 4_000
+MAX_ATTRIBUTES = 10_000
+MAX_OPTIONS = 10_000
+# A paragraph repeats every formatting element that was left open before it (HTML Living Standard, section 13.2.4.3),
+# with its attributes, four of which weigh as much as an element.
+MAX_REPEATED_FORMATS = 1_000_000
+
+_TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+# Elements that have no end tag, or whose end tag authors leave out: they do not nest.
+_FLAT = frozenset(
+    (
+        *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"),
+        *("body", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p", "rp", "rt"),
+        *("tbody", "td", "tfoot", "th", "thead", "tr", "track"),
+    )
+)
+# Without `a` and `nobr`: a second one closes the first, so they do not pile up, but one may be left open.
+_FORMATTING = frozenset(("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u"))
+_TAG_START = re.compile(rb"<[a-zA-Z]")
+# So few start tags pass no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
+_FEW = 2_000
+# Formatting elements that are equal are repeated three times at most, whatever is left open: twelve names.
+_EQUAL = 36
+# Maximum number of tags to analyse in arrays: a dozen of them take 60 MB.
+_MOST_COUNTED = 500_000
+# Ten thousand attributes of one letter each, and the spaces between them.
+_LONG = 2 * MAX_ATTRIBUTES
 
 
 @dataclass(frozen=True)
@@ -131,21 +155,6 @@ def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig
     return text, False
 
 
-# Selectors of boilerplate with common names. Elements that may contain the whole page are not listed. `[class]` comes
-# first because most elements have none, which ends the matching.
-BOILERPLATE = (
-    "figcaption",
-    "footer",
-    '[class]:is(div, section, aside, p, span, ul):is([class*="caption"], [class*="related"], [class*="popular"])',
-)
-
-
-# Embedded posts of X. resiliparse takes their class for that of a button.
-_POST = b"twitter-tweet"
-_POSTS = "blockquote.twitter-tweet"
-_MOST_POSTS = 1_000
-
-
 def keep_posts(tree: HTMLTree, source: bytes) -> None:
     """Removes the class of embedded posts, so that they stay in the main text; `source` is the page in UTF-8."""
     if _POST in source and (document := tree.document) is not None:
@@ -193,37 +202,11 @@ def careful_text(html: str, *, comments: bool = False) -> str:
     return found or ""
 
 
-MAX_DEPTH = 4_000
-MAX_ATTRIBUTES = 10_000
-MAX_OPTIONS = 10_000
-# A paragraph repeats every formatting element that was left open before it (HTML Living Standard, section 13.2.4.3),
-# with its attributes, four of which weigh as much as an element.
-MAX_REPEATED_FORMATS = 1_000_000
-
-_TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-# Elements that have no end tag, or whose end tag authors leave out: they do not nest.
-_FLAT = frozenset(
-    (
-        *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"),
-        *("body", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p", "rp", "rt"),
-        *("tbody", "td", "tfoot", "th", "thead", "tr", "track"),
-    )
-)
-# Without `a` and `nobr`: a second one closes the first, so they do not pile up, but one may be left open.
-_FORMATTING = frozenset(("b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u"))
-_TAG_START = re.compile(rb"<[a-zA-Z]")
-# So few start tags pass no limit: 1,000 formatting elements before 1,000 others are repeated a million times.
-_FEW = 2_000
-# Formatting elements that are equal are repeated three times at most, whatever is left open: twelve names.
-_EQUAL = 36
-# Maximum number of tags to analyse in arrays: a dozen of them take 60 MB.
-_MOST_COUNTED = 500_000
-# Ten thousand attributes of one letter each, and the spaces between them.
-_LONG = 2 * MAX_ATTRIBUTES
-
-
 def refuse_bombs(source: bytes) -> None:
-    """Raises Rejected with reason `nesting`, `formatting`, `options` or `attributes` for a page made to stall.
+    """Raises Rejected with reason `nesting`, `formatting`, `options` or `attributes` for a page made to stall a parser.
+
+    Looks at the source before it is parsed. End tags inside comments, quotes or tables are counted as real ones; pages
+    that evade detection this way are stopped by the limits of the child process (`guard`).
 
     Args:
         source: the page in UTF-8.

@@ -34,6 +34,8 @@ is a page as a browser has rendered it."""
 Identity = tuple[bytes, int, bool]
 NONE: Identity = (b"", 0, False)
 
+_PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
+
 
 @dataclass(frozen=True)
 class Spare:
@@ -98,9 +100,6 @@ def spares(parts: Sequence[NDArray[np.void]]) -> list[Spare]:
 
 def _numbers(marks: NDArray[np.bool_]) -> frozenset[int]:
     return frozenset(np.flatnonzero(marks).tolist())
-
-
-_PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
 
 
 def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:

@@ -109,31 +109,6 @@ _OF_WORD = {
     for word in words.split()
 }
 
-
-def _longest_of(words: Iterable[str]) -> str:
-    """Returns a pattern of the longest word at a place.
-
-    Beginnings are shared: an alternation that tries each of 400 words at each letter takes five times as long.
-    """
-    ends, behind = "", dict[str, list[str]]()
-    for word in words:
-        if word:
-            behind.setdefault(word[0], []).append(word[1:])
-        else:
-            ends = "?"
-    pattern = "|".join(re.escape(letter) + _longest_of(rest) for letter, rest in sorted(behind.items()))
-    return f"(?:{pattern}){ends}" if pattern else ""
-
-
-_NAME_WORD = re.compile(_longest_of(_OF_WORD))
-
-
-@functools.lru_cache(1 << 14)
-def groups_of(names: str) -> tuple[int, ...]:
-    """Returns the groups of a class, id, role or item property."""
-    return tuple({_OF_WORD[word] for word in _NAME_WORD.findall(names.lower())})
-
-
 # Words with which furniture speaks: whole words, or with a star their beginnings of five letters or more.
 _SAYINGS = {
     "furniture": """
@@ -172,22 +147,6 @@ _DATE = re.compile(
     r"|\d{1,2}\.? (?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])"
     r"|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d"
 )
-
-
-@functools.lru_cache(1 << 14)
-def sayings_of(start: str) -> tuple[float, ...]:
-    """Returns the share of words of each kind in the start of a block, in lower case, and whether it has a date."""
-    words = _SPOKEN.findall(start)
-    counts = [0.0] * len(SAYINGS)
-    for word in words:
-        kind = _EXACT.get(word)
-        if kind is None:
-            kind = 0 if word in _MARKS else _BEGINS.get(word[:_BEGINNING])
-        if kind is not None:
-            counts[kind] += 1 / len(words)
-    counts[-1] = float(_DIGIT.search(start) is not None and _DATE.search(start) is not None)
-    return tuple(counts)
-
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -228,26 +187,8 @@ _KNOWN = sorted({*_VOID.split(), *_BLOCK.split(), *_SKIPPED.split(), *_INLINE.sp
 MOST_BLOCKS = 20_000
 # Longer pages are lists or malicious; what is measured would take many times their memory.
 _MOST_CHARACTERS, _MOST_TAGS = 10_000_000, 200_000
-
-
-def _code(name: str) -> int:
-    return int.from_bytes(name[:_LONGEST].encode("ascii"), "little")
-
-
-_CODES = np.array([_code(name) for name in _KNOWN], np.uint64)
-_ORDER = np.argsort(_CODES)
-_SORTED = _CODES[_ORDER]
 _OTHER = len(_KNOWN)
 TAG_NAMES = (*_KNOWN, "")
-
-
-def _are(names: str) -> Mask:
-    held = frozenset(names.split())
-    return np.array([name in held for name in TAG_NAMES])
-
-
-_IS_VOID, _IS_BLOCK, _IS_SKIPPED = _are(_VOID), _are(_BLOCK), _are(_SKIPPED)
-_IS_LINE, _IS_CELL = _are(_LINES), _are(_CELLS)
 _BR, _A, _IMG, _PRE = (TAG_NAMES.index(name) for name in ("br", "a", "img", "pre"))
 _TAG_GROUPS = tuple(NAMED.get(name, ()) for name in TAG_NAMES)
 
@@ -257,6 +198,63 @@ _NO_BREAK = 0xA0
 _EACH = np.uint64(0x0101010101010101)
 _HIGH, _LOW = _EACH * np.uint64(0x80), _EACH * np.uint64(0x7F)
 _FROM_A, _BEHIND_Z, _FROM_0, _BEHIND_9 = (_EACH * np.uint64(0x80 - ord(letter)) for letter in "a{0:")
+
+
+def _longest_of(words: Iterable[str]) -> str:
+    """Returns a pattern of the longest word at a place.
+
+    Beginnings are shared: an alternation that tries each of 400 words at each letter takes five times as long.
+    """
+    ends, behind = "", dict[str, list[str]]()
+    for word in words:
+        if word:
+            behind.setdefault(word[0], []).append(word[1:])
+        else:
+            ends = "?"
+    pattern = "|".join(re.escape(letter) + _longest_of(rest) for letter, rest in sorted(behind.items()))
+    return f"(?:{pattern}){ends}" if pattern else ""
+
+
+_NAME_WORD = re.compile(_longest_of(_OF_WORD))
+
+
+@functools.lru_cache(1 << 14)
+def groups_of(names: str) -> tuple[int, ...]:
+    """Returns the groups of a class, id, role or item property."""
+    return tuple({_OF_WORD[word] for word in _NAME_WORD.findall(names.lower())})
+
+
+@functools.lru_cache(1 << 14)
+def sayings_of(start: str) -> tuple[float, ...]:
+    """Returns the share of words of each kind in the start of a block, in lower case, and whether it has a date."""
+    words = _SPOKEN.findall(start)
+    counts = [0.0] * len(SAYINGS)
+    for word in words:
+        kind = _EXACT.get(word)
+        if kind is None:
+            kind = 0 if word in _MARKS else _BEGINS.get(word[:_BEGINNING])
+        if kind is not None:
+            counts[kind] += 1 / len(words)
+    counts[-1] = float(_DIGIT.search(start) is not None and _DATE.search(start) is not None)
+    return tuple(counts)
+
+
+def _code(name: str) -> int:
+    return int.from_bytes(name[:_LONGEST].encode("ascii"), "little")
+
+
+_CODES = np.array([_code(name) for name in _KNOWN], np.uint64)
+_ORDER = np.argsort(_CODES)
+_SORTED = _CODES[_ORDER]
+
+
+def _are(names: str) -> Mask:
+    held = frozenset(names.split())
+    return np.array([name in held for name in TAG_NAMES])
+
+
+_IS_VOID, _IS_BLOCK, _IS_SKIPPED = _are(_VOID), _are(_BLOCK), _are(_SKIPPED)
+_IS_LINE, _IS_CELL = _are(_LINES), _are(_CELLS)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ from tasks.stages.extract.row import Content, Rejected
 
 __all__ = ["Content", "Parser", "Rejected"]
 
+OWN = {"pdf": "tasks.stages.extract.pdf"}
+"""Modules of Sluice's own parsers."""
+
+_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""Reasons become names of metrics."""
+
 
 class Parser(Config):
     """Extracts the text of a file or body; its fields are the settings that affect the text.
@@ -66,13 +72,6 @@ class Parser(Config):
                 sets the body aside as poison, with its cause.
         """
         raise NotImplementedError
-
-
-OWN = {"pdf": "tasks.stages.extract.pdf"}
-"""Modules of Sluice's own parsers."""
-
-_REASON = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Reasons become names of metrics."""
 
 
 def known() -> list[str]:

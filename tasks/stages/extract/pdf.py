@@ -23,6 +23,8 @@ from tasks.core.errors import InputError
 from tasks.formats.pdf.blocks import KINDS, Block
 from tasks.stages.extract.parser import Content, Parser, Rejected
 
+_MAX_OUTPUT = 16 << 20
+
 
 class Pdf(Parser):
     """Limits of one file, and the command that reads pages by other means."""
@@ -83,9 +85,6 @@ class Pdf(Parser):
         if not found.text:
             raise Rejected("needs_ocr" if any(page.needs_ocr for page in found.pages) else "empty", found.pages)
         return Content(text=found.text, title=found.title, layout=found.pieces, pages=found.pages)
-
-
-_MAX_OUTPUT = 16 << 20
 
 
 class PageCommand:

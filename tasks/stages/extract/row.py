@@ -1,11 +1,8 @@
-"""Rows of the input: provenance, and a callable that extracts the content.
+"""Rows of the input, their content, and what the child process of `guard` needs to extract it.
 
-The identity of a row needs no extraction, so that duplicates within an artifact are found in a first cheap pass over
-the input.
-
-Settings of the stage for the child process of `guard`, as plain values.
-
-Without pydantic, whose import takes as long as all other imports of the process together.
+A row has its provenance, and a callable that extracts the content. The identity of a row needs no extraction, so that
+duplicates within an artifact are found in a first cheap pass over the input. Settings reach the child as plain values
+(`Choices`), without pydantic, whose import takes as long as all other imports of the child together.
 """
 
 from __future__ import annotations

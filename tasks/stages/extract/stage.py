@@ -1,12 +1,12 @@
 """Stage extract: captures and local files -> documents.
 
 Reads the `warc` artifact (the WARC files of a crawl) and the files of `[[extract.files]]`. Writes
-`documents/<part>.parquet` (tasks.formats.documents.document.DOCUMENT, sorted by id) and `rejected/<part>.parquet` (record_id,
-url, source, reason); on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without Parquet. Parts
-with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too (tasks.formats.documents.document).
+`documents/<part>.parquet` (sorted by id) and `rejected/<part>.parquet`, of the schemas of
+`tasks.formats.documents.document`; on request also `jsonl/<part>.jsonl.gz`, the same documents for readers without
+Parquet. Parts with paged files (PDF) have `layout/<part>.parquet` and `pages/<part>.parquet`, too.
 
-With a dedup index (`tasks.formats.dedup.dedup_index`), the documents that come back are in parts of their own, as they were
-extracted before.
+With a dedup index (`tasks.formats.dedup.dedup_index`), the documents that come back are in parts of their own, as they
+were extracted before.
 
 Rows in are response, revisit and conversion records, damaged places of foreign WARC files, files, and rows of dumps;
 each becomes one document or one rejection. A page that needs OCR, of a file with other pages, is a row and a rejection
@@ -19,18 +19,15 @@ The second pass extracts in a child process under limits (see `guard`): a page t
 quarantined, and the part continues.
 """
 
-import contextlib
 import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.core.engine import Engine
@@ -39,7 +36,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import index_of
-from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id
+from tasks.formats.documents.document import REJECTED, document_id
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.warc.archive import warc_files
@@ -51,7 +48,7 @@ from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
 from tasks.stages.extract.html import check_installed
 from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
 from tasks.stages.extract.parser import find_parser
-from tasks.stages.extract.part_files import JsonLines, OrderedDocuments, PagedFiles, returned_parts
+from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, returned_parts, write_documents
 from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, find_files, runs
 from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
@@ -61,14 +58,6 @@ VERSION = 10
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
-
-# Documents are read a few times and then no more: at level 1 they take a sixth more room and two thirds of the time. No
-# two rows share what the other columns hold.
-_PARQUET: dict[str, Any] = {
-    "compression": "zstd",
-    "compression_level": 1,
-    "use_dictionary": ["host", "language_hint", "licence", "source", "warc_file"],
-}
 
 
 @dataclass(frozen=True)
@@ -152,7 +141,7 @@ def extract_part(part: Part, slice_: Slice) -> None:
                 rejected += paged.kept(part, row, str(document["id"]), outcome)
                 if row.left_out:
                     part.metric("metadata_cut", 1)
-        _write(part, documents, config)
+        write_documents(part, documents, jsonl=config.jsonl)
     paged.write(part)
     rejected.sort(key=lambda row: (row["url"], row["record_id"], row["source"], row["reason"]))
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
@@ -183,23 +172,6 @@ def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> s
         return ""
     part.reject(reason)
     return reason
-
-
-def _write(part: Part, documents: OrderedDocuments, config: ExtractConfig) -> None:
-    with contextlib.ExitStack() as files:
-        file = files.enter_context(part.file(f"documents/{part.name}.parquet", rows=documents.rows))
-        parquet = pq.ParquetWriter(file, DOCUMENT, store_schema=True, **_PARQUET)
-        files.enter_context(parquet)
-        lines = None
-        if config.jsonl:
-            target = files.enter_context(part.file(f"jsonl/{part.name}.jsonl.gz", rows=documents.rows))
-            lines = files.enter_context(JsonLines(target))
-        for table in documents.tables():
-            parquet.write_table(table)
-            if lines is not None:
-                lines.write(table.to_pylist())
-    part.count_out(documents.rows)
-    part.metric("text_bytes", documents.text_bytes)
 
 
 def _marked(slice_: Slice) -> Iterator[Row]:
