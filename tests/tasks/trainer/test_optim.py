@@ -1,7 +1,4 @@
-"""AdamW is torch's, the schedules go where they say, and clipping bounds the norm.
-
-Muon moves matrices of layers along orthogonal directions, at the size of AdamW's updates, and all else as AdamW.
-"""
+"""AdamW and Muon take the steps of torch's, the schedules go where they say, and clipping bounds the norm."""
 
 import copy
 

@@ -1,7 +1,4 @@
-"""Batches: what the plan and the order say, with the right token to predict everywhere.
-
-The loader: every step has the same sequences, whoever reads it with how many threads from where, or an error.
-"""
+"""Batches: what the plan and the order say, with the right token to predict, by any number of ranks and threads."""
 
 import hashlib
 import itertools
@@ -129,6 +126,7 @@ READ = """
 import sys
 from pathlib import Path
 from tasks.trainer.config import TrainSpec
+from tests.tasks.trainer.data.test_batches import chain
 spec = TrainSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
 for step in range(10**6):
     chain(spec, [1] * (step % 12 + 1))

@@ -1,6 +1,6 @@
-"""Contract of withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same.
+"""Withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same.
 
-Poisoned documents are found, named and blank from then on; the rest of the batch is trained.
+Poisoned ones are found, named and blank from then on; the rest of the batch is trained.
 """
 
 import json

@@ -1,10 +1,6 @@
-"""Parameters of published models are those that were published, and FLOPs those that torch counts.
+"""Parameters of published models and named sizes are those they are said to have; FLOPs are those that torch counts.
 
-The models are those of `transformers`, on torch's meta device: nothing is computed or stored.
-
-Named sizes have the weights that they are called by, and the table in docs/model.md shows them.
-
-FLOPs per token are those that torch counts in a step; a peak is known by the name of the GPU or not at all.
+Published models are those of `transformers`, on torch's meta device: nothing is computed or stored.
 """
 
 import re

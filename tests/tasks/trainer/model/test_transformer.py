@@ -1,7 +1,4 @@
-"""The model: documents do not see one another, and its loss is the textbook's.
-
-Rotary scaling: the angles are those of the published formulas, computed here by hand.
-"""
+"""The model: documents do not see one another, its loss is the textbook's, and rotary angles are the published ones."""
 
 import math
 

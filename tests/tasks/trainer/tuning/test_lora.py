@@ -1,7 +1,4 @@
-"""Adapters: nothing before they learn, the same merged, and the base stays as it is.
-
-NF4: the codes and the error of bitsandbytes, and a projection whose gradients are those of its rounded weight.
-"""
+"""Adapters: nothing before they learn, the same merged, and the base stays as it is, in 4 bits as bitsandbytes has it."""
 
 import pytest
 import torch
