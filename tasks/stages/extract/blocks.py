@@ -1,18 +1,16 @@
 """The `blocks` extractor: the main text of a page as boosted trees find it among all its blocks.
 
-Reads a parsed page. The trees of `trees` judge each block twice: by what is measured of it and of the elements around
-it (`block_features`), then by the same and by the first judgement of its neighbours, so that a short paragraph between
-two kept ones stays and a lone sentence in a sidebar does not.
+Reads a parsed page, and `blocks.json` with the weights, which `python -m benchmarks.train_blocks` writes. The trees
+judge each block twice: by what is measured of it and of the elements around it (`block_features`), then by the same and
+by the first judgement of its neighbours, so that a short paragraph between two kept ones stays and a lone sentence in a
+sidebar does not.
+
+The trees are oblivious: all nodes of one depth compare the same number with the same limit (Prokhorenkova et al.,
+"CatBoost: unbiased boosting with categorical features", NeurIPS 2018), so all blocks pass all trees in a few calls of
+NumPy. Leaves are whole numbers, whose sums every machine computes the same.
 
 The trees were trained on articles and would drop the signatures and short notes of a manual. Of documentation, and of
 pages where they find no main text at all, the caller takes the main text as resiliparse finds it.
-
-Boosted trees that classify the blocks of a page, and their weights.
-
-Reads `blocks.json`, which `python -m benchmarks.train_blocks` writes. The trees are oblivious: all nodes of one depth
-compare the same number with the same limit (Prokhorenkova et al., "CatBoost: unbiased boosting with categorical
-features", NeurIPS 2018), so all blocks pass all trees in a few calls of NumPy. Leaves are whole numbers, whose sums
-every machine computes the same.
 """
 
 import functools
@@ -92,27 +90,6 @@ class Judges:
     second: Trees
 
 
-@functools.cache
-def judges() -> Judges:
-    """Returns the trees whose weights come with the package."""
-    held = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
-    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
-
-
-def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
-    """Returns the trees of a file of weights.
-
-    A tree is a list of names of columns and one of limits, each from the root down, and a list of leaves.
-    """
-    at = {name: index for index, name in enumerate(columns)}
-    return Trees(
-        columns=np.array([[at[name] for name in tree["columns"]] for tree in weights["trees"]], np.intp).T.copy(),
-        limits=np.array([tree["limits"] for tree in weights["trees"]], np.float32).T.copy(),
-        leaves=np.array([tree["leaves"] for tree in weights["trees"]], np.int64),
-        base=weights["base"],
-    )
-
-
 def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judges | None = None) -> str:
     """Returns the main text of a page; "" for documentation, in doubt, and where no paragraph is main text.
 
@@ -179,3 +156,24 @@ def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
     for index, separator in zip(kept.tolist(), widest.tolist(), strict=True):
         found += (_SEPARATORS[separator], page.text(index))
     return "".join(found[1:])
+
+
+@functools.cache
+def judges() -> Judges:
+    """Returns the trees whose weights come with the package."""
+    held = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
+    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+
+
+def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
+    """Returns the trees of a file of weights.
+
+    A tree is a list of names of columns and one of limits, each from the root down, and a list of leaves.
+    """
+    at = {name: index for index, name in enumerate(columns)}
+    return Trees(
+        columns=np.array([[at[name] for name in tree["columns"]] for tree in weights["trees"]], np.intp).T.copy(),
+        limits=np.array([tree["limits"] for tree in weights["trees"]], np.float32).T.copy(),
+        leaves=np.array([tree["leaves"] for tree in weights["trees"]], np.int64),
+        base=weights["base"],
+    )

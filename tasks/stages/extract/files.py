@@ -1,16 +1,12 @@
-"""The files of sources as rows.
+"""The files of sources as rows, and files of rows that are not what their source says.
 
 Reads files outside the store, compressed or not. The same files give the same rows on every machine: a document's URL
-consists of the source and the path below the fixed folder of the pattern, not of the location of that folder.
+consists of the source and the path below the fixed folder of the pattern, not of the location of that folder. The
+fields of a row other than text and URL are its metadata, one JSON object; equal rows give equal bytes.
 
-Files of rows that are not what their source says: most rows are no JSON, or no row has a text.
-
-Such rows are rejected one by one, with reasons; where they are most of a file the settings or the file are wrong, and
-the stage stops before it extracts anything. The first pass counts; the file is read again only to say what is wrong.
-
-Metadata of a document: the fields other than the text of a row of a dump, as one JSON object.
-
-Pure functions. Equal rows give equal bytes.
+Rows that are no JSON, or have no text, are rejected one by one, with reasons; where they are most of a file the
+settings or the file are wrong, and the stage stops before it extracts anything. The first pass counts; the file is read
+again only to say what is wrong.
 """
 
 import base64

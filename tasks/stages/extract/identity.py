@@ -1,10 +1,7 @@
 """Rows without a document because of other rows: copies, and captures of pages that a browser has rendered.
 
-The result depends only on the input, not on its division into parts.
-
-Identities of the captures of a WARC file from its index, which saves a pass over the crawl.
-
-Reads one CDXJ file of a crawl (`tasks.stages.crawl.storage.warc` writes it beside its WARC file).
+Reads rows, or of our own crawl the CDXJ index beside each WARC file (`tasks.stages.crawl.storage`), which saves a pass
+over the captures. The result depends only on the input, not on its division into parts.
 """
 
 import io

@@ -1,12 +1,10 @@
-"""Blocks of a page's text and the elements around them.
+"""Blocks of a page's text, the elements around them, and the words by which publishing systems name parts of a page.
 
 Reads a parsed page through its serialization, in which every element is closed and every attribute is quoted. All tags
 are looked at together, in NumPy: a visit of each node of the tree takes ten times as long.
 
 A block is text that no block-level element interrupts: a paragraph, an item, a heading, a cell. Two line breaks in a
 row end a block, too. Menus, footers and controls have no blocks.
-
-Words by which publishing systems name the parts of a page, and with which such parts begin.
 """
 
 import functools

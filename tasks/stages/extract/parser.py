@@ -1,12 +1,8 @@
-"""Interface of parsers: extraction of text from a kind of file or captured body that needs a reader of its own.
+"""Parsers: extraction of text from a kind of file or captured body that needs a reader of its own.
 
-Implemented by `pdf` and by installed packages (`tasks.core.extensions`), run in the process of `guard` under its
-limits.
-
-Parsers of a recipe: lookup among Sluice's own and those of installed packages, validation and execution.
-
-Reads the metadata of installed packages (`tasks.core.extensions`). Bodies are parsed in the process of `guard`, which
-may be killed over them.
+`Parser` is the interface, implemented by `pdf` and by installed packages, whose metadata are read
+(`tasks.core.extensions`). A recipe names parsers with their settings, which are looked up and validated here. Bodies
+are parsed in the process of `guard`, which may be killed over them.
 """
 
 import json

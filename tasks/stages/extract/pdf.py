@@ -1,11 +1,8 @@
 """The parser `pdf`: text of PDF files and captures in reading order, with the page and box of each block.
 
 Reads the bytes of a file (`tasks.formats.pdf`). Pages without a usable text layer are left out with the score that says
-so, or read by a command of the recipe.
-
-A command of the recipe that reads one page of a PDF file: an OCR or layout model of your own.
-
-Writes the file to a temporary folder; reads what the command prints.
+so, or read by a command of the recipe, such as an OCR or layout model of your own: the file is written to a temporary
+folder, and the command prints the blocks of one page.
 """
 
 import json
@@ -15,13 +12,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from tasks.core.errors import InputError
-from tasks.formats.pdf.blocks import KINDS, Block
 from tasks.stages.extract.parser import Content, Parser, Rejected
+
+if TYPE_CHECKING:
+    from tasks.formats.pdf.blocks import Block
 
 _MAX_OUTPUT = 16 << 20
 
@@ -112,7 +111,7 @@ class PageCommand:
     ) -> None:
         self._folder.cleanup()
 
-    def read(self, page: int) -> list[Block] | None:
+    def read(self, page: int) -> list["Block"] | None:
         """Returns the blocks of a page; None if the command fails or takes too long.
 
         Raises:
@@ -158,8 +157,10 @@ def _own_limits() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_OUTPUT, _MAX_OUTPUT))
 
 
-def _block(found: Any, page: int) -> Block:
+def _block(found: Any, page: int) -> "Block":
     """Returns a block that was printed; raises ValueError for anything else."""
+    from tasks.formats.pdf.blocks import KINDS, Block  # not while a recipe is read
+
     if not isinstance(found, dict) or not isinstance(found.get("text"), str):
         raise ValueError('page_command: each line of its output is a JSON object with a "text"')
     kind, box = found.get("kind", "paragraph"), found.get("box", (0.0, 0.0, 0.0, 0.0))
