@@ -373,6 +373,6 @@ class TrainSpec(Config):
     layout: Layout | None = None
     """How ranks share the work; None: each has all of the model and some of the microbatches, with the bits of one."""
     check_every: int = CHECK_EVERY
-    """Steps between two checks of the ranks' shares of the gradient (`integrity`); 0: on suspicion only."""
+    """Steps between two checks of the ranks' shares of the gradient (`integrity.corruption`); 0: on suspicion only."""
     keep_every: int = 0
     """Checkpoints of steps that are multiples of it are kept in scratch, too; 0: none."""

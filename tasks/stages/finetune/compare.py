@@ -2,8 +2,8 @@
 
 Reads `finetuned` and what its record leads to: its base, and the held-out documents of the shards that this was trained
 on; `examples` and `tokenizer`. Documents whose chunks were learned do not count. Both models read the same context: the
-shorter one of the two. Writes the scores of documents, items and examples (`tasks.trainer.evaluation.comparison`,
-`responses`), `comparison.json` {base, tuned, confidence, context, learned_documents, rows} and `comparison.md`, the
+shorter one of the two. Writes the scores of documents, items and examples (`tasks.trainer.evaluation.comparison`),
+`comparison.json` {base, tuned, confidence, context, learned_documents, rows} and `comparison.md`, the
 table for people, which goes to the tracker. A difference above 0 is an improvement; its interval is that of paired
 differences.
 """

@@ -3,7 +3,7 @@
 Reads the token shards, the pack plan, the mixture (without one the recipe's; `tasks.trainer.spec`) and, where the
 settings name one, the checkpoint from whose weights the run begins (`tasks.trainer.model.model_file`). Writes for every
 milestone `checkpoints/step-<nnnnnnnn>/{model.safetensors, optimizer.safetensors, state.json}` and the rows of the
-steps up to it (`milestones`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
+steps up to it (`locations`), then `model.json` (architecture), `run.json` (the mapping of steps to sequences, for
 trace) and `loss.parquet`. Documents that are taken down before the run or during it are blank from the next checkpoint
 on, and `withheld.json` says from which step (`notice`, `withheld`). Training runs in child processes (`launch`) in the
 folder of the attempt (`fence`): a killed stage resumes from the newest checkpoint that verifies at any location

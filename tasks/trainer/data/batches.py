@@ -75,7 +75,7 @@ class Named(Protocol):
 
 
 class StepData(Protocol):
-    """Batches as a function of the step, of a pretraining (`batches`) or a fine-tuning (`tuning.examples`)."""
+    """Batches as a function of the step, of a pretraining (`Batches`) or a fine-tuning (`tuning.examples`)."""
 
     vocab_size: int
     eos_id: int

@@ -5,19 +5,6 @@ state of every checkpoint from its step on, so a resumed run and any number of r
 
 A blank document keeps its place: its tokens are end-of-text, and no label is one of its tokens. Documents of a sequence
 do not attend to one another, so nothing of it reaches the model, and nothing else of the batch changes.
-
-Poisoned documents: which documents of a refused batch have spoilt it.
-
-A refused step has not changed the weights, so the loss of each document of its batch is computed again with them,
-without any other document in its sequence, and without a gradient. Guilty is what is not finite, and then, from the
-largest excess over the mean loss down, what must go for the rest of the batch to be within the bound. Where that is
-more than half of the batch, or the step is bad without them too, it is not the documents: the weights are, or the
-hardware.
-
-Spoilt shards: shards whose documents spoil steps again and again, so that all of them are withheld.
-
-A search per refused step finds the documents of one batch (`poison`). Where most of what a shard has given lately was
-found, the rest of it is taken to be no better.
 """
 
 import json
@@ -45,9 +32,16 @@ if TYPE_CHECKING:
     from tasks.trainer.loop import Trainer
 
 log = logging.getLogger(__name__)
-
 NOTHING_LEFT = "withheld"
 """Why a step is skipped whose batch has no other document."""
+LARGEST_SHARE = 0.5
+"""Share of the labels of a batch that may be found guilty."""
+REPEATED = 3
+"""Steps that documents of a shard must have spoilt."""
+LOOK_BACK = 200
+"""Steps whose documents are counted, the present one included."""
+LEAST_SHARE = 0.5
+"""Share of the shard's documents in these steps that must have been found."""
 
 
 class Withheld(Hook):
@@ -193,39 +187,6 @@ class PoisonSearch(Hook):
         return rest._replace(stop=found.stop or rest.stop)
 
 
-def hide(batch: Batch, slices: Sequence[Slices], gone: Sequence[NDArray[np.bool_]], eos_id: int) -> Batch:
-    """Returns a batch in which some slices are blank.
-
-    Args:
-        batch: some sequences.
-        slices: of each of these sequences.
-        gone: which slices of each sequence, shape (slices,).
-        eos_id: the end-of-text token.
-    """
-    hidden = np.zeros(batch.tokens.shape, dtype=bool)
-    for row, (found, withheld) in enumerate(zip(slices, gone, strict=True)):
-        over = np.repeat(withheld, found["length"])
-        hidden[row, : len(over)] = over
-        # The label of a position is the token behind it; behind the last one the last document goes on.
-        hidden[row, len(over) :] = withheld[-1]
-    predicted = np.concatenate([hidden[:, 1:], hidden[:, -1:]], axis=1)
-    tokens = batch.tokens.masked_fill(torch.from_numpy(hidden), eos_id)
-    return replace(batch, tokens=tokens, labels=batch.labels.masked_fill(torch.from_numpy(predicted), IGNORED))
-
-
-def _rows(found: Sequence[Mark]) -> dict[str, frozenset[int]]:
-    """Returns the rows of all marks by shard."""
-    rows: dict[str, frozenset[int]] = {}
-    for mark in found:
-        for shard, several in mark.rows.items():
-            rows[shard] = rows.get(shard, frozenset()).union(several)
-    return rows
-
-
-LARGEST_SHARE = 0.5
-"""Share of the labels of a batch that may be found guilty."""
-
-
 class Prober(Protocol):
     """A model that can compute the loss of some sequences on one rank of several that share a sequence, or alone."""
 
@@ -312,39 +273,6 @@ def guilty(slices: Sequence[Slice], mean: float, bound: float) -> dict[str, list
     return {shard: sorted(rows[shard]) for shard in sorted(rows)}
 
 
-def described(step: int, reason: str, rows: Mapping[str, Sequence[int]], shards: Sequence[str] = ()) -> tuple[str, str]:
-    """Returns what was found, and what to do about it."""
-    count = sum(map(len, rows.values()))
-    places = ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items())
-    whole = f"; and all of {', '.join(shards)}, whose documents have spoilt steps before" if shards else ""
-    return (
-        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}{whole}",
-        f"see them with `trace step:{step}`; if they are of one shard or site, find out how they came in",
-    )
-
-
-def _places(slices: Slices) -> list[tuple[int, int]]:
-    return [(shard, row) for shard, row in slices[["shard", "row"]].tolist()]
-
-
-def _alone(part: Batch, slices: Sequence[Slices], eos_id: int) -> Iterator[Batch]:
-    """Yields for each slice its sequence without all other slices."""
-    for row, found in enumerate(slices):
-        tensors = (part.tokens, part.labels, part.documents)
-        tokens, labels, documents = (tensor[row : row + 1].numpy() for tensor in tensors)
-        sequence = Batch.of(tokens, labels, documents)
-        for index in range(len(found)):
-            yield hide(sequence, [found], [np.arange(len(found)) != index], eos_id)
-
-
-REPEATED = 3
-"""Steps that documents of a shard must have spoilt."""
-LOOK_BACK = 200
-"""Steps whose documents are counted, the present one included."""
-LEAST_SHARE = 0.5
-"""Share of the shard's documents in these steps that must have been found."""
-
-
 def spoilt_shards(
     marks: Sequence[Mark], rows: Mapping[str, Sequence[int]], step: int, batches: StepData
 ) -> tuple[str, ...]:
@@ -367,3 +295,57 @@ def spoilt_shards(
     read = {place for at in range(max(0, step + 1 - LOOK_BACK), step + 1) for place in batches.documents(at)}
     mine = {shard: [place for place in read if place[0] == shard] for shard in suspects}
     return tuple(sorted(s for s, of in mine.items() if len(bad.intersection(of)) >= LEAST_SHARE * len(of)))
+
+
+def described(step: int, reason: str, rows: Mapping[str, Sequence[int]], shards: Sequence[str] = ()) -> tuple[str, str]:
+    """Returns what was found, and what to do about it."""
+    count = sum(map(len, rows.values()))
+    places = ", ".join(f"{shard} row {', '.join(map(str, found))}" for shard, found in rows.items())
+    whole = f"; and all of {', '.join(shards)}, whose documents have spoilt steps before" if shards else ""
+    return (
+        f"{reason}: {count} document{'s' * (count > 1)} blank from here on: {places}{whole}",
+        f"see them with `trace step:{step}`; if they are of one shard or site, find out how they came in",
+    )
+
+
+def hide(batch: Batch, slices: Sequence[Slices], gone: Sequence[NDArray[np.bool_]], eos_id: int) -> Batch:
+    """Returns a batch in which some slices are blank.
+
+    Args:
+        batch: some sequences.
+        slices: of each of these sequences.
+        gone: which slices of each sequence, shape (slices,).
+        eos_id: the end-of-text token.
+    """
+    hidden = np.zeros(batch.tokens.shape, dtype=bool)
+    for row, (found, withheld) in enumerate(zip(slices, gone, strict=True)):
+        over = np.repeat(withheld, found["length"])
+        hidden[row, : len(over)] = over
+        # The label of a position is the token behind it; behind the last one the last document goes on.
+        hidden[row, len(over) :] = withheld[-1]
+    predicted = np.concatenate([hidden[:, 1:], hidden[:, -1:]], axis=1)
+    tokens = batch.tokens.masked_fill(torch.from_numpy(hidden), eos_id)
+    return replace(batch, tokens=tokens, labels=batch.labels.masked_fill(torch.from_numpy(predicted), IGNORED))
+
+
+def _rows(found: Sequence[Mark]) -> dict[str, frozenset[int]]:
+    """Returns the rows of all marks by shard."""
+    rows: dict[str, frozenset[int]] = {}
+    for mark in found:
+        for shard, several in mark.rows.items():
+            rows[shard] = rows.get(shard, frozenset()).union(several)
+    return rows
+
+
+def _places(slices: Slices) -> list[tuple[int, int]]:
+    return [(shard, row) for shard, row in slices[["shard", "row"]].tolist()]
+
+
+def _alone(part: Batch, slices: Sequence[Slices], eos_id: int) -> Iterator[Batch]:
+    """Yields for each slice its sequence without all other slices."""
+    for row, found in enumerate(slices):
+        tensors = (part.tokens, part.labels, part.documents)
+        tokens, labels, documents = (tensor[row : row + 1].numpy() for tensor in tensors)
+        sequence = Batch.of(tokens, labels, documents)
+        for index in range(len(found)):
+            yield hide(sequence, [found], [np.arange(len(found)) != index], eos_id)

@@ -25,7 +25,7 @@ WINDOW = 128
 """Steps a loss is compared with; before there are as many, only values that are not finite are refused."""
 DEVIATIONS = 6.0
 ROLL_BACK_AFTER = 5
-"""Refused steps in a row after which the run goes back to a checkpoint, if it can (`rollback`)."""
+"""Refused steps in a row after which the run goes back to a checkpoint, if it can (`rollback_target`)."""
 MAX_REFUSED = 10
 """Refused steps in a row that end the run."""
 PASSED_OVER = "passed_over"

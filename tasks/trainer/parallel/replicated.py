@@ -1,7 +1,7 @@
 """A model of which every rank has all: data parallelism with the bits of one rank.
 
 Gradients are summed over microbatches as a tree that does not depend on the number of ranks (`ranks`), so 1 and 2 ranks
-write the same checkpoints, byte for byte; not where gradients are sent compressed (`compression`).
+write the same checkpoints, byte for byte; not where gradients are sent compressed (`ranks.build_sum`).
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Adapters: nothing before they learn, the same merged, and the base stays as it is, in 4 bits as bitsandbytes has it."""
+"""Adapters: nothing before they learn, the same merged, and the base stays as it is; NF4 is that of bitsandbytes."""
 
 import pytest
 import torch
