@@ -2,27 +2,26 @@
 
     python -m benchmarks.warc_writer [--rounds 5]
 
-Pages of the crawl benchmark's made-up web (`benchmarks.crawl.corpus`), once as the server compressed them and once
+Pages of the crawl benchmark's made-up web (`benchmarks.crawl_web`), once as the server compressed them and once
 plain. Both compressions in turn within a round, so that a busy machine is busy for both; the ratio is taken within a
-round, the result is the median. Writes `benchmarks/results/warc_writer.json`. Half a minute.
+round, the result is the median. Writes `warc_writer.json`. Half a minute.
 """
 
-import argparse
 import gzip
 import io
 import time
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from statistics import median
 from typing import Any, get_args
 
-from benchmarks.crawl import corpus
-from benchmarks.crawl.contenders import STATE
-from benchmarks.harness import keep
+from benchmarks.crawl_web import Shape, folder_of, make
+from benchmarks.harness import in_turn, keep, parser
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 
-_SHAPE = corpus.Shape(hosts=10, pages_per_host=50)
+_SHAPE = Shape(hosts=10, pages_per_host=50)
 _WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 _HEADERS = (
     ("Server", "nginx/1.22.1"),
@@ -36,8 +35,8 @@ _NOTES = {"fetchTimeMs": "12", "hopsFromSeed": "3", "via": "http://site001.local
 
 def answers() -> dict[str, list[tuple[str, Answer]]]:
     """Returns the pages with their URLs, by how their bodies came."""
-    folder = STATE / f"web-{corpus.VERSION}-{_SHAPE.hosts}x{_SHAPE.pages_per_host}"
-    made = corpus.make(folder, _SHAPE)
+    folder = folder_of(_SHAPE)
+    made = make(folder, _SHAPE)
     found: dict[str, list[tuple[str, Answer]]] = {"came as gzip": [], "came plain": []}
     for page in made.pages:
         host, _, path = page.partition("/")
@@ -49,7 +48,7 @@ def answers() -> dict[str, list[tuple[str, Answer]]]:
             ("came as gzip", (*_HEADERS, ("Content-Encoding", "gzip")), body),
             ("came plain", _HEADERS, gzip.decompress(body)),
         ):
-            found[kind].append((f"http://{page}", Answer(200, "OK", headers, data, False, "127.0.0.1", request, 0.012)))
+            found[kind].append((f"http://{page}", Answer(200, "OK", headers, data, "", "127.0.0.1", request, 0.012)))
     return found
 
 
@@ -64,18 +63,19 @@ def cost(pages: list[tuple[str, Answer]], compression: Compression) -> tuple[flo
 
 def measured(pages: list[tuple[str, Answer]], rounds: int) -> dict[str, Any]:
     """Returns the medians of both compressions, and of their ratio."""
-    each = [{one: cost(pages, one) for one in get_args(Compression)} for _ in range(rounds)]
+    each = in_turn({one: partial(cost, pages, one) for one in get_args(Compression)}, rounds)
+    pairs = zip(each["zstd"], each["gzip"], strict=True)
     return {
-        "microseconds": {name: round(median(one[name][0] for one in each), 1) for name in each[0]},
-        "bytes": {name: round(each[0][name][1]) for name in each[0]},
-        "zstd/gzip": round(median(one["zstd"][0] / one["gzip"][0] for one in each), 2),
+        "microseconds": {name: round(median(taken for taken, _ in costs), 1) for name, costs in each.items()},
+        "bytes": {name: round(costs[0][1]) for name, costs in each.items()},
+        "zstd/gzip": round(median(zstd[0] / gzip[0] for zstd, gzip in pairs), 2),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=5)
+    rounds = options.parse_args().rounds
     result = {kind: measured(pages, rounds) for kind, pages in answers().items()}
     keep("warc_writer", {"versions": {name: version(name) for name in ("pyarrow", "isal")}, **result})
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.crawl_model import Hosts, Plan, cycle, silence
-from benchmarks.crawl_plan import arithmetic, table
+from benchmarks.crawl_plan import Hosts, Plan, arithmetic, cycle, silence, table
 
 PLAN = Plan(latency_s=0.5, delay_s=1, latency_factor=2, time_box_s=3600, per_host=500, concurrency=64)
 

@@ -2,7 +2,7 @@
 
 import gzip
 
-from benchmarks.crawl.corpus import Shape, make
+from benchmarks.crawl_web import Shape, make
 from tasks.formats.web.robots import Robots
 from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page.links import read_page

@@ -1,18 +1,27 @@
-"""A made-up web for the crawl benchmark: the same bytes on every machine with the same Python.
+"""The web of the crawl benchmark, made up and the same on every machine with the same Python, and nginx to serve it.
 
 Writes `<folder>/<host>/<path>.html.gz`, each host's robots.txt and `corpus.json` (what a complete crawl must fetch).
 Modelled on 13,061 pages of Debian's documentation (mean 26.9 KB, median 14.7 KB, 90 % below 47.8 KB, mean 5.6 KB under
 gzip, 74 links to a page): sizes are log-normal; every page has the menu of its site, its neighbours, links and
 fragments in the text, links to other hosts and a footer. Menus are relative on one half of the hosts and begin with "/"
 on the other. The words are those of the language reference in `pydoc_data.topics`.
+
+nginx serves every virtual host on one port of loopback, bodies as gzip from disk. It needs no root; its configuration
+and its files live in a temporary folder.
 """
 
+import contextlib
 import gzip
 import itertools
 import json
 import math
 import os
 import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -21,6 +30,8 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import mean, quantiles
 
+from benchmarks.harness import STATE
+
 DOMAIN = "localhost"
 VERSION = 3
 _MEDIAN_BYTES, _SIGMA = 14_700, 1.0
@@ -28,6 +39,34 @@ _SECTIONS = ("guide", "reference", "howto", "blog/2025", "blog/2026", "api/v2")
 _ROBOTS = "User-agent: *\nDisallow: /private/\nDisallow: /search\nAllow: /\n\nUser-agent: greedybot\nDisallow: /\n"
 # One time for all files: Last-Modified and ETag are the same on every machine, too.
 _MODIFIED = 1_700_000_000
+# Keep-alive as long as a crawl lasts; files stay open, so that the server costs the crawlers little.
+_CONF = """
+daemon off;
+{user}
+worker_processes 1;
+pid {work}/nginx.pid;
+error_log {work}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    types {{ text/html html; text/plain txt; }}
+    charset utf-8;
+    {temporary}
+    log_format requests '$host$request_uri $status';
+    access_log {work}/access.log requests;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_timeout 600;
+    keepalive_requests 1000000;
+    open_file_cache max=20000;
+    gzip_static always;
+    server {{
+        listen 127.0.0.1:{port} default_server;
+        root {root}/$host;
+        location = /robots.txt {{ gzip_static off; }}
+        location / {{ rewrite ^(.*)/$ $1/index.html break; }}
+    }}
+}}
+"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +89,11 @@ class Corpus:
     p90: int
     gzip_mean: int
     links_mean: float
+
+
+def folder_of(shape: Shape) -> Path:
+    """Returns where a web of that shape is kept from run to run."""
+    return STATE / "crawl" / f"web-{VERSION}-{shape.hosts}x{shape.pages_per_host}"
 
 
 def make(folder: Path, shape: Shape) -> Corpus:
@@ -220,3 +264,77 @@ def _text() -> list[str]:
 @lru_cache(maxsize=1)
 def _words() -> list[str]:
     return sorted({word for word in _text() if word.isascii() and word.isalpha() and word.islower() and len(word) > 3})
+
+
+class MissingServerError(Exception):
+    """nginx is not installed."""
+
+
+class Nginx:
+    """A running nginx.
+
+    Attributes:
+        port: where it listens on 127.0.0.1.
+    """
+
+    def __init__(self, port: int, log: Path) -> None:
+        self.port = port
+        self._log = log
+        self._read = 0
+
+    def requests(self) -> list[str]:
+        """Returns "host/path status" of every request since the last call."""
+        with self._log.open() as file:
+            file.seek(self._read)
+            lines = file.read()
+        self._read += len(lines)
+        return lines.splitlines()
+
+
+@contextlib.contextmanager
+def serve(root: Path) -> Iterator[Nginx]:
+    """Serves the hosts below `root` until the end of the context.
+
+    Raises:
+        MissingServerError: nginx is not installed.
+    """
+    program = shutil.which("nginx", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    if program is None:
+        raise MissingServerError("the crawl benchmark needs nginx; install it: apt-get install nginx-light")
+    with tempfile.TemporaryDirectory(prefix="sluice-crawl-") as work:
+        port = _free_port()
+        conf = Path(work) / "nginx.conf"
+        conf.write_text(_configuration(root, work, port))
+        command = [program, "-e", f"{work}/error.log", "-p", work, "-c", str(conf)]
+        process = subprocess.Popen(command)
+        try:
+            _wait(process, port, Path(work) / "error.log")
+            yield Nginx(port, Path(work) / "access.log")
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _configuration(root: Path, work: str, port: int) -> str:
+    temporary = "".join(
+        f"{name}_temp_path {work}/{name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    # Started by root, the worker would become "nobody", who may not read a developer's folders.
+    user = "user root;" if os.geteuid() == 0 else ""
+    return _CONF.format(user=user, work=work, temporary=temporary, port=port, root=root)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, errors: Path) -> None:
+    for _ in range(100):
+        if process.poll() is not None:
+            raise RuntimeError(f"nginx does not start: {errors.read_text() if errors.exists() else 'no message'}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"nginx does not listen on 127.0.0.1:{port}")
