@@ -24,6 +24,7 @@ from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
+from tasks.formats.documents.json_rows import parsed_rows
 from tasks.trainer.evaluation.config import TaskConfig
 from tasks.trainer.evaluation.scoring import FOLDER, score_tasks
 from tasks.trainer.inference import Scorer
@@ -90,7 +91,7 @@ def theirs(model: Any, tasks: list[TaskConfig]) -> Scores:
     found: Scores = {}
     for task in tasks:
         (file,) = find(task.path, "the benchmark")
-        rows = [row for _, row in file.rows()][: task.limit]
+        rows = [row for _, row in parsed_rows(file)][: task.limit]
         made = ConfigurableTask(config=lm_eval_config(task, rows))
         result = simple_evaluate(
             model=model, tasks=[made], log_samples=True, bootstrap_iters=_BOOTSTRAP, task_manager=nothing_else

@@ -17,8 +17,8 @@ from tasks.core.config import nearest
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
-from tasks.formats.tokens import origin
 from tasks.formats.tokens.mixture import Anneal, Mixture, repetitions, replayed, resolved
+from tasks.formats.tokens.origin import INITIAL
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec
@@ -55,7 +55,7 @@ def make_spec(
             f"{inputs['plan'].address} was packed from other shards than {shards.address}", "run the stage pack again"
         )
     plan = Plan.open(inputs["plan"])
-    initial = initial_weights(config, plan.format, inputs[origin.ROLE]) if origin.ROLE in inputs else None
+    initial = initial_weights(config, plan.format, inputs[INITIAL]) if INITIAL in inputs else None
     weights, anneal = _mixture(config, plan, inputs)
     heldout_file = ""
     if config.heldout:

@@ -1,4 +1,4 @@
-"""External files: files outside the store that a recipe names by a pattern; listing, unpacking, rows of JSON.
+"""External files: files outside the store that a recipe names by a pattern; listing and unpacking.
 
 Reads names, sizes and bytes, on this machine or on an object store.
 """
@@ -6,21 +6,16 @@ Reads names, sizes and bytes, on this machine or on an object store.
 import contextlib
 import glob
 import io
-import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.formats.documents.json_rows import form_of, rows, text_of
 from tasks.formats.documents.packing import ZIP, codec_of, opened, packing_of
-
-__all__ = ["SourceFile", "codec_of", "find", "opened"]
 
 _MAGIC = "*?["
 _WILD = re.compile(r"\*\*/|\*\*?|\?|\[!?[^\]]+\]")
@@ -59,34 +54,16 @@ class SourceFile:
     @contextlib.contextmanager
     def open(self) -> Iterator[io.BufferedReader]:
         """Opens it for reading, decompressed; raises InputError when it cannot be read to the end."""
-        with self._explained():
+        with self.readable():
             packing = self.packing()
             if packing == ZIP:
                 raise OSError("it is a zip file")
             with opened(self.local(), packing) as file:
                 yield file
 
-    def rows(self) -> Iterator[tuple[int, Any]]:
-        """Yields number (from 1) and content of each non-blank line, or of each value where lines are not values.
-
-        Raises:
-            InputError: it cannot be read, holds something else, or a row of it is no JSON.
-        """
-        with self._explained():
-            form = form_of(self.local(), self.name)
-            with text_of(self.local(), form) as text:
-                for number, row in enumerate(rows(text, form, None), start=1):
-                    if row and row.strip():
-                        yield number, self._parsed(row, number, "line" if form.lines else "value")
-
-    def _parsed(self, row: Any, number: int, what: str) -> Any:
-        try:
-            return json.loads(row)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{self.path}, {what} {number}: not JSON ({error})", "mend it or leave it out") from None
-
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def readable(self) -> Iterator[None]:
+        """Raises InputError for the errors of reading it."""
         try:
             yield
         except (OSError, EOFError, pa.ArrowException) as error:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.documents.packing import explained, other_kind, packing_of, unpacked
 
 BLOCK = 1 << 20
@@ -166,6 +167,27 @@ class Text:
         if self._decoder is None:
             return data
         return self._decoder.decode(data, final=not data).encode("utf-8", "replace")
+
+
+def parsed_rows(file: SourceFile) -> Iterator[tuple[int, Any]]:
+    """Yields number (from 1) and content of each non-blank line of a file, or of each value where lines are not values.
+
+    Raises:
+        InputError: it cannot be read, holds something else, or a row of it is no JSON.
+    """
+    with file.readable():
+        form = form_of(file.local(), file.name)
+        with text_of(file.local(), form) as text:
+            for number, row in enumerate(rows(text, form, None), start=1):
+                if row and row.strip():
+                    yield number, _parsed(row, f"{file.path}, {'line' if form.lines else 'value'} {number}")
+
+
+def _parsed(row: Any, place: str) -> Any:
+    try:
+        return json.loads(row)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not JSON ({error})", "mend it or leave it out") from None
 
 
 def rows(text: Readable, form: Form, limit: int | None) -> Iterator[bytes | None]:

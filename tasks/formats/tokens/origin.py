@@ -6,7 +6,7 @@ Reads the records of checkpoints and fine-tuned models. Whatever an origin has l
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 
-ROLE = "initial"
+INITIAL = "initial"
 """Role of the origin among the inputs of a training."""
 BASE = "base"
 """Role of the origin among the inputs of a fine-tuning."""
@@ -17,7 +17,7 @@ _TOKENIZER = "tokenizer"
 
 def origin_ref(model: Artifact) -> InputRef | None:
     """Returns the reference to the model from whose weights a run began; None where they were random."""
-    return next((ref for ref in model.record.inputs if ref.role in (ROLE, BASE)), None)
+    return next((ref for ref in model.record.inputs if ref.role in (INITIAL, BASE)), None)
 
 
 def origin_of(model: Artifact) -> Artifact | None:

@@ -20,6 +20,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find
+from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.text import clean, hash64, normalise
 from tasks.stages.classifiers import ClassifierSettings, CrawlTexts, Texts
 
@@ -112,7 +113,7 @@ def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]
     """Yields an example for each row of a file, or the reason why the row is rejected."""
     name = file.path.rpartition("/")[2]
     unnamed: Counter[str] = Counter()
-    for number, row in file.rows():
+    for number, row in parsed_rows(file):
         try:
             text, written, group = _fields(texts, row)
             label = texts.relabel.get(written, "") if texts.relabel else written

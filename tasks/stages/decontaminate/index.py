@@ -24,6 +24,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Part
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile, find
+from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.text import hash_words, ngrams, normalise
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 
@@ -70,7 +71,7 @@ def read_items(one: EvaluationSet) -> Iterator[Item]:
     """
     empty = True
     for file in files_of(one):
-        for number, row in _parquet_rows(file, one) if one.kind == "parquet" else file.rows():
+        for number, row in _parquet_rows(file, one) if one.kind == "parquet" else parsed_rows(file):
             empty = False
             yield _item(one, file, number, row)
     if empty:

@@ -16,6 +16,7 @@ from tasks.core.artifact import Artifact, ArtifactFolder
 from tasks.core.errors import InputError
 from tasks.filters.ngram.words import split
 from tasks.formats.documents.external_files import SourceFile, find
+from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.text import clean, hash64
 from tasks.formats.web.charset import decode
 from tasks.stages.perplexity import PerplexityConfig, Reference
@@ -64,7 +65,7 @@ class Unit:
                 raise InputError(f"{self.file.path} is no text (it holds NULs)", "leave it out")
             yield clean(text)
         else:
-            for number, row in self.file.rows():
+            for number, row in parsed_rows(self.file):
                 yield clean(self._field(row, f"{self.file.path}, line {number}"))
 
     def _field(self, row: object, where: str) -> str:

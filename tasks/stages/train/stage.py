@@ -27,8 +27,9 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens import marks, origin
+from tasks.formats.tokens import marks
 from tasks.formats.tokens.marks import withheld_rows
+from tasks.formats.tokens.origin import INITIAL
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve
@@ -127,12 +128,12 @@ def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
     """Returns a clause for the note of the run: from which weights it begins, and what these have read too much."""
     if not config.init_from:
         return ""
-    if origin.ROLE not in inputs:
+    if INITIAL not in inputs:
         name = config.init_from.partition("@")[0]
         begun = f"; began from random weights, since no other version of {name} was complete"
         log.warning("[%s] %s", output.address, begun.removeprefix("; "))
         return begun
-    checkpoint = inputs[origin.ROLE]
+    checkpoint = inputs[INITIAL]
     begun = f"; {known_of(checkpoint, output)}"
     changed = changed_settings(checkpoint, config.model)
     return f"{begun}, with {changed}" if changed else begun

@@ -14,6 +14,7 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find
+from tasks.formats.documents.json_rows import parsed_rows
 from tasks.trainer.evaluation.config import TaskConfig
 
 _TEMPLATES = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
@@ -81,7 +82,9 @@ def read(task: TaskConfig) -> Iterator[Item]:
 def _rows(task: TaskConfig, path: str, limit: int) -> Iterator[tuple[str, Row]]:
     """Yields "file:line" and row."""
     every = (
-        (f"{file.name}:{line}", row) for file in find(path, f'the task "{task.name}"') for line, row in file.rows()
+        (f"{file.name}:{line}", row)
+        for file in find(path, f'the task "{task.name}"')
+        for line, row in parsed_rows(file)
     )
     for where, row in islice(every, limit or None):
         if not isinstance(row, Mapping):

@@ -11,6 +11,7 @@ import pytest
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.external_files import find
+from tasks.formats.documents.json_rows import parsed_rows
 from tests.s3_server import S3Server
 
 TEXT = b'{"n": 1}\n\n{"n": "\xc3\xa9"}\n'
@@ -43,12 +44,12 @@ def test_the_ending_tells_how_a_file_is_packed(tmp_path: Path) -> None:
     found = find(f"{tmp_path}/rows*", "us")
     assert len(found) == 4
     for file in found:
-        assert list(file.rows()) == [(1, {"n": 1}), (3, {"n": "é"})]
+        assert list(parsed_rows(file)) == [(1, {"n": 1}), (3, {"n": "é"})]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
     (file,) = find(f"{written(tmp_path, {'marked.jsonl': codecs.BOM_UTF8 + TEXT})}/marked.jsonl", "us")
-    assert list(file.rows()) == [(1, {"n": 1}), (3, {"n": "é"})]
+    assert list(parsed_rows(file)) == [(1, {"n": 1}), (3, {"n": "é"})]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, data: bytes, said: str) -> None:
     (file,) = find(f"{written(tmp_path, {name: data})}/{name}", "us")
     with pytest.raises(InputError, match=said):
-        list(file.rows())
+        list(parsed_rows(file))
 
 
 def test_a_pattern_that_gives_nothing_is_named_with_whose_it_is(tmp_path: Path, s3: S3Server) -> None:

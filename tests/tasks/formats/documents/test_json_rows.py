@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import find
-from tasks.formats.documents.json_rows import form_of, rows, text_of, value_ends
+from tasks.formats.documents.json_rows import form_of, parsed_rows, rows, text_of, value_ends
 from tasks.formats.documents.packing import told_by
 
 ROWS = [
@@ -87,7 +87,7 @@ def test_a_plain_file_with_the_name_of_a_packed_one_is_damaged(tmp_path: Path) -
     (tmp_path / "d.jsonl.gz").write_text(in_lines(list(ROWS)))
     (file,) = find(f"{tmp_path}/*", "us")
     with pytest.raises(InputError, match=r"d\.jsonl\.gz cannot be read"):
-        list(file.rows())
+        list(parsed_rows(file))
 
 
 def test_the_members_of_a_zip_file_are_read_one_after_the_other(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, data: byt
     (tmp_path / "d.jsonl").write_bytes(data)
     (file,) = find(f"{tmp_path}/d.jsonl", "us")
     with pytest.raises(InputError, match=said):
-        list(file.rows())
+        list(parsed_rows(file))
 
 
 @pytest.mark.parametrize(

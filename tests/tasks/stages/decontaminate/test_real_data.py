@@ -10,6 +10,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import CONTAMINATED
 from tasks.formats.documents.external_files import find
+from tasks.formats.documents.json_rows import parsed_rows
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
@@ -34,7 +35,7 @@ def config(data: Path, *names: str) -> DecontaminateConfig:
 
 def domain(data: Path, name: str, most: int | None = None, characters: int | None = None) -> list[dict]:
     (file,) = find(f"{data}/text_domains/{name}.jsonl.zst", "this test")
-    rows = [row for _, row in file.rows()][:most]
+    rows = [row for _, row in parsed_rows(file)][:most]
     return [document(row["text"][:characters], f"{name}/{row['id']}", source=name) for row in rows]
 
 
@@ -62,7 +63,7 @@ def test_passages_of_boolq_are_flagged_with_their_items_and_other_domains_are_no
     assert found["wiki"] == len(wiki)
     assert clean < 0.001 * len(others)
     (file,) = find(f"{shared_data}/evals/boolq.jsonl.zst", "this test")
-    passages = {f"boolq.jsonl.zst:{number}": row["query"] for number, row in file.rows()}
+    passages = {f"boolq.jsonl.zst:{number}": row["query"] for number, row in parsed_rows(file)}
     texts = {row["id"]: row["text"] for row in wiki}
     whole = [row | row[CONTAMINATED] for row in _beside(made) if row[CONTAMINATED]]
     whole = [row for row in whole if row["share"] > 0.5]  # the question after the passage is not in Wikipedia
