@@ -99,7 +99,7 @@ class Trainer:
         return Sharded(self.run, layout, self.batches.vocab_size, self.batches.seq_len, self.ranks)
 
     def _hooks(self) -> list[Hook]:
-        """Returns what changes or watches the steps, in the order in which it is called (`hooks`)."""
+        """Returns the hooks in the order in which they are called."""
         slow = SlowRanks(self.replica, self.integrity.names, self.faults)
         hooks = [self.withheld, PoisonSearch(self, self.withheld), slow, self.telemetry]
         if self.run.heldout is None or not self.spec.heldout:
@@ -214,7 +214,7 @@ class Trainer:
         self.replica.stop_requested = True
 
     def _nothing(self) -> Gradient:
-        """As the gradient of a step, of one that is passed over."""
+        """Returns the gradient of a step that is passed over: none, and whether any rank got a SIGTERM."""
         stop = torch.tensor([float(self.replica.stop_requested)], device=self.ranks.device)
         self.ranks.sum([stop])
         return Gradient(0.0, 0.0, 0, bool(stop > 0))

@@ -45,6 +45,8 @@ _DO = "take the node of this rank out of the pool and test its hardware if it is
 FILE = "suspects.json"
 BITS = 52
 """Bits of a hash: an integer that float64 has exactly."""
+GPU_TOLERANCE = 0.01
+"""Relative difference of two norms of one share of a gradient on a GPU, whose kernels add in no fixed order."""
 
 
 @dataclass(frozen=True)

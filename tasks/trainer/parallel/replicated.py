@@ -22,13 +22,10 @@ from tasks.core.errors import InputError
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.integrity.corruption import RankCopies, hash_of
+from tasks.trainer.integrity.corruption import GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import build_optimizer, clip, load_optimizer
 from tasks.trainer.parallel.ranks import Ranks, build_sum, tree_sum
-
-GPU_TOLERANCE = 0.01
-"""Relative difference of the norms of one share of a gradient, computed twice on a GPU."""
 
 
 class Replicated:

@@ -28,7 +28,7 @@ from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.integrity.corruption import BITS, RankCopies, hash_of
+from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.shape import Shape
@@ -42,8 +42,6 @@ from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
 
 log = logging.getLogger(__name__)
-GPU_TOLERANCE = 0.01
-"""Relative difference of two norms of one gradient on a GPU, whose kernels add in no fixed order."""
 
 
 class Sharded:
