@@ -10,7 +10,7 @@ give equal bytes.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -31,7 +31,7 @@ from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.origin import origin_of, tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.trace.text import tunings
-from tasks.run.trace.trace import trace
+from tasks.run.trace.trace import PageTrace, trace
 
 RECIPE = "manuals"
 BASES = ("demo", "smoke")
@@ -233,13 +233,10 @@ def page_of_question(artifacts: RunArtifacts, question: Question) -> Iterator[st
         place = ", ".join(f"{box[name]:.0f}" for name in ("x0", "y0", "x1", "y1"))
         yield f"page {box['page']}, box {place} in points from the upper left corner"
     model = artifacts.artifact("finetuned")
-    found = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])["tuned"]
-    yield from tunings(_runs_of(model, found))[1:]
+    found = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])
+    assert isinstance(found, PageTrace)
+    yield from tunings([one for one in found.tuned if one.model == str(model.address)])[1:]
     yield f"python -m tasks trace --recipe {artifacts.recipe} --version {artifacts.version} {chunk['url']}"
-
-
-def _runs_of(model: Artifact, found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in found if one["model"] == str(model.address)]
 
 
 class Line(NamedTuple):

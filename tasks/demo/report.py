@@ -12,7 +12,8 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
 from tasks.core.terminal import duration
 from tasks.demo.drive import DagRunStatus
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import PageTrace, trace
 from tasks.stages.consolidate.funnel import totals
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -110,7 +111,8 @@ def traced(artifacts: RunArtifacts) -> Iterator[str]:
     """
     for url in longest_pages(artifacts):
         found = trace(artifacts.store, artifacts.recipe, artifacts.version, url)
-        if any(document["steps"] for document in found["documents"]):
+        assert isinstance(found, PageTrace)
+        if any(document.reading and document.reading.steps for document in found.documents):
             yield from render(found).splitlines()
             return
 

@@ -142,6 +142,14 @@ def _recipe(options: argparse.Namespace) -> Any:
     return recipe.override(dict(_override(text) for text in options.set)) if options.set else recipe
 
 
+def _asked(options: argparse.Namespace) -> "tuple[Store, str, str]":
+    """Returns the store of a command's recipe, the recipe's name, and the version."""
+    from tasks.run.runner import open_store
+
+    recipe = _recipe(options)
+    return open_store(recipe), recipe.name, options.version or recipe.version
+
+
 def _override(text: str) -> tuple[str, Any]:
     import tomllib
 
@@ -172,48 +180,39 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _trace(options: argparse.Namespace) -> None:
-    from tasks.run.runner import open_store
-    from tasks.run.trace import trace
+    from tasks.run.trace.text import render
+    from tasks.run.trace.trace import trace
 
-    recipe = _recipe(options)
-    found = trace.trace(open_store(recipe), recipe.name, options.version or recipe.version, options.what, options.all)
-    print(json.dumps(found, indent=1, default=str) if options.json else trace.render(found))
+    found = trace(*_asked(options), options.what, options.all)
+    print(json.dumps(found.to_json(), indent=1, default=str) if options.json else render(found))
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from tasks.run.runner import open_store
     from tasks.run.trace.explain import MIN_TOKENS, explain
     from tasks.run.trace.text import render_explanation
 
-    recipe = _recipe(options)
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if options.text == "-" else options.text
     least = MIN_TOKENS if options.min_tokens is None else options.min_tokens
-    found = explain(open_store(recipe), recipe.name, options.version or recipe.version, text, least)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render_explanation(found))
+    found = explain(*_asked(options), text, least)
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render_explanation(found))
 
 
 def _similar(options: argparse.Namespace) -> None:
-    from tasks.core.errors import InputError
-    from tasks.run.runner import open_store
     from tasks.run.trace.similar import render, similar
 
     try:
         raw = sys.stdin.buffer.read() if options.text == "-" else Path(options.text).read_bytes()
     except OSError as error:
         raise InputError(f"{options.text} cannot be read ({error.strerror})", "name a text file, or -") from None
-    recipe = _recipe(options)
-    text, version = raw.decode("utf-8", "replace"), options.version or recipe.version
-    found = similar(open_store(recipe), recipe.name, version, text, options.jaccard, options.most)
+    found = similar(*_asked(options), raw.decode("utf-8", "replace"), options.jaccard, options.most)
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from tasks.run.runner import open_store
-    from tasks.run.trace.inspect import inspect, render
+    from tasks.run.trace.inspect import inspect
 
-    recipe = _recipe(options)
-    found = inspect(open_store(recipe), recipe.name, options.version or recipe.version, options.what)
-    print(json.dumps(found, indent=1) if options.json else render(found))
+    found = inspect(*_asked(options), options.what)
+    print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
 
 
 def _plan(options: argparse.Namespace) -> None:
@@ -242,13 +241,10 @@ def _what_if(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from tasks.run.export import MODEL_FORMATS as MODELS
-    from tasks.run.export import export, export_model
-    from tasks.run.runner import open_store
+    from tasks.run.export import MODEL_FORMATS, export, export_model
 
-    recipe = _recipe(options)
-    asked = (open_store(recipe), recipe.name, options.version or recipe.version, options.format, options.out)
-    print(export_model(*asked, tuned=options.tuned) if options.format in MODELS else export(*asked))
+    request = (*_asked(options), options.format, options.out)
+    print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -258,8 +254,8 @@ def _audit(options: argparse.Namespace) -> int:
 
     recipe = _recipe(options)
     found = audit(open_store(recipe), recipe.name)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else render(found))
-    return 0 if found["absent"] else 1
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
+    return 0 if found.absent else 1
 
 
 def _ledger(options: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ def test_a_limit_that_keeps_the_same_documents_is_no_work_from_corpus_to_pretrai
 
     documents = stack.artifact("smoke/documents", "limit")
     url = documents.table(documents.files("kept/")[0], ["url"]).column("url")[0].as_py()
-    found = trace(documents.store, "smoke", "limit", url)
+    found = trace(documents.store, "smoke", "limit", url).to_json()
     assert found["artifacts"]["documents"] == "smoke/documents@limit"
     assert found["artifacts"]["checkpoint"] == "smoke/checkpoint@limit"
     assert any(document["fate"] == "kept" for document in found["documents"])
@@ -52,10 +52,10 @@ def test_a_version_begins_from_the_weights_of_the_one_before_and_a_page_is_trace
     assert losses[1][0] < losses[0][0] - 0.5
 
     url = re.search(r"http://\w+\.localhost:\d+/\S*", smoke.printed.partition("\nTrace\n")[2])[0]
-    found = trace(first.store, "smoke", "begun", url)
+    found = trace(first.store, "smoke", "begun", url).to_json()
     (before,) = found["before"]
     assert before["checkpoint"] == "smoke/checkpoint@dev"
-    own = trace(first.store, "smoke", "dev", url)
+    own = trace(first.store, "smoke", "dev", url).to_json()
     assert [one["steps"] for one in before["documents"]] == [one["steps"] for one in own["documents"]]
     assert found["documents"][0]["steps"]
     assert own["before"] == []

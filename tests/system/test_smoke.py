@@ -56,13 +56,15 @@ def test_what_the_model_writes_after_a_training_page_is_explained_by_this_page_a
     model = TextModel(Path(stack.artifact("smoke/model").local("model/tokenizer.json")).parent)
     store = stack.artifact("smoke/checkpoint").store
     # A page of several sequences is read by several steps, and not all of it in so short a run.
-    step = trace(store, "smoke", "dev", url)["documents"][0]["steps"][0]
+    step = trace(store, "smoke", "dev", url).to_json()["documents"][0]["steps"][0]
     read = [
-        one for sequence in trace_step(store, "smoke", "dev", step, None)["sequences"] for one in sequence["slices"]
+        one
+        for sequence in trace_step(store, "smoke", "dev", step, None).to_json()["sequences"]
+        for one in sequence["slices"]
     ]
     prompt = max((one["text"] for one in read if one["url"] == url), key=len)
     (written,) = model.predict(prompt)  # at temperature 0
-    found = explain(store, "smoke", "dev", prompt + written)
+    found = explain(store, "smoke", "dev", prompt + written).to_json()
     pages = {document["url"]: document for document in found["spans"][0]["documents"]}
     assert url in pages, found["spans"][0]
     assert step in pages[url]["steps"]

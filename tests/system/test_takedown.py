@@ -191,7 +191,7 @@ def test_the_training_that_runs_leaves_the_domain_out_from_a_checkpoint_on(train
 def test_trace_counts_no_step_after_the_mark(trained) -> None:
     (mark,) = marks.of_run(trained.checkpoint)
     store = trained.checkpoint.store
-    found = trace(store, "leaving", "long", f"domain:{DOMAIN}")["documents"]
+    found = trace(store, "leaving", "long", f"domain:{DOMAIN}").to_json()["documents"]
     read = [document for document in found if document["steps"]]
     assert read
     for document in read:
@@ -202,7 +202,7 @@ def test_trace_counts_no_step_after_the_mark(trained) -> None:
     pieces = (
         piece
         for step in later
-        for sequence in trace(store, "leaving", "long", f"step:{step}")["sequences"]
+        for sequence in trace(store, "leaving", "long", f"step:{step}").to_json()["sequences"]
         for piece in sequence["slices"]
     )
     met = next(piece for piece in pieces if of_domain(piece["url"]))
@@ -213,7 +213,7 @@ def test_trace_counts_no_step_after_the_mark(trained) -> None:
 def test_the_report_names_the_models_that_have_read_it(first, trained) -> None:
     listed = {one["artifact"]: one for one in trained.report["artifacts"]}
     before = listed["leaving/checkpoint@dev"]
-    seen = trace(first.store, "leaving", "dev", f"domain:{DOMAIN}")["documents"]
+    seen = trace(first.store, "leaving", "dev", f"domain:{DOMAIN}").to_json()["documents"]
     assert before["steps"] == len({step for document in seen for step in document["steps"]}) > 0
     assert before["checkpoints"] == sorted({step for document in seen for step in document["checkpoints"]})
     assert trained.report["unfinished"] == ["leaving/checkpoint@long"]
@@ -221,7 +221,7 @@ def test_the_report_names_the_models_that_have_read_it(first, trained) -> None:
 
 def test_the_audit_names_what_the_training_had_read_when_it_ran(trained) -> None:
     (mark,) = marks.of_run(trained.checkpoint)
-    models = {one["artifact"]: one for one in audit(trained.checkpoint.store, "leaving")["models"]}
+    models = {one["artifact"]: one for one in audit(trained.checkpoint.store, "leaving").to_json()["models"]}
     longer = models["leaving/checkpoint@long"]
     assert longer["last_step"] < mark.step
     assert longer["checkpoints"][0] == STEPS // MILESTONES
@@ -253,15 +253,15 @@ def test_its_way_back_through_files_is_refused(stack, after) -> None:
 
 def test_the_next_plan_and_model_have_none_of_it(stack, after) -> None:
     store = stack.artifact("leaving/plan", "next").store
-    found = trace(store, "leaving", "next", f"domain:{DOMAIN}")
+    found = trace(store, "leaving", "next", f"domain:{DOMAIN}").to_json()
     assert found["count"] == 0
-    again = trace(store, "leaving", "next", "https://www.leaving.localhost/returned")
+    again = trace(store, "leaving", "next", "https://www.leaving.localhost/returned").to_json()
     assert [(one["fate"], one["reason"]) for one in again["documents"]] == [("rejected", TAKEDOWN)]
 
 
 def test_the_audit_proves_it(stack, after) -> None:
     store = stack.artifact("leaving/plan", "next").store
-    found = audit(store, "leaving")
+    found = audit(store, "leaving").to_json()
     assert found["absent"], found["checked"]
     assert {one["artifact"] for one in found["checked"]} == {
         "leaving/crawldb/p0@next",

@@ -8,6 +8,7 @@ as present.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -31,17 +32,64 @@ _AGAIN = {
     dedup_index.KIND: "run corpus again, with a new version",
 }
 
-Found = dict[str, Any]
+
+@dataclass(frozen=True)
+class Request:
+    """A takedown: by kind the number of values that are still in force of it, and of those that it lifts."""
+
+    takedown: str
+    date: str
+    requested_by: str
+    reason: str
+    new: dict[str, int]
+    lifts: dict[str, int]
 
 
-def audit(store: Store, recipe: str) -> Found:
+@dataclass(frozen=True)
+class Checked:
+    """A current artifact: how many URLs or documents that are taken down are present in it, and some examples."""
+
+    artifact: str
+    kind: str
+    present: int
+    examples: list[str]
+    says: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All takedowns of a recipe, and what of them is in its newest artifacts.
+
+    Attributes:
+        recipe: its name.
+        takedowns: all of them, oldest first.
+        in_force: number of values in force, by kind.
+        values: these values, by kind.
+        checked: what is current.
+        models: those that have read any, as a report of a takedown describes them.
+    """
+
+    recipe: str
+    takedowns: list[Request]
+    in_force: dict[str, int]
+    values: dict[str, list[str]]
+    checked: list[Checked]
+    models: list[dict[str, Any]]
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing current has any of it."""
+        return not any(one.present for one in self.checked)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them."""
+        found = asdict(self)
+        models = found.pop("models")
+        return {**found, "absent": self.absent, "models": models}
+
+
+def audit(store: Store, recipe: str) -> Audit:
     """Returns all takedowns of a recipe, and what of them is in its newest artifacts.
-
-    Returns:
-        {recipe, takedowns: [{takedown, date, requested_by, reason, new: {kind: number}, lifts: {kind: number}}] (oldest
-        first; `new` is what is still in force of it), in_force: {kind: number}, values: {kind: [value]}, checked:
-        [{artifact, kind, present: number of URLs or documents, examples, says}], absent, models: [of those that have
-        read any, see `described`]}.
 
     Raises:
         InputError: an artifact cannot be read.
@@ -50,35 +98,33 @@ def audit(store: Store, recipe: str) -> Found:
     stones, lifted = read(heads), read_lifted(heads)
     tombstones = Tombstones.of(stones)
     checked = [*_crawldbs(store, recipe, tombstones), *_newest(store, recipe, tombstones)]
-    checked += _indexes(store, recipe, tombstones)
-    return {
-        "recipe": recipe,
-        "takedowns": [_takedown(one, stones, lifted) for one in _by_date(store, recipe)],
-        "in_force": dict(Counter(stone.kind for stone in stones)),
-        "values": {
+    return Audit(
+        recipe=recipe,
+        takedowns=[_request(one, stones, lifted) for one in _by_date(store, recipe)],
+        in_force=dict(Counter(stone.kind for stone in stones)),
+        values={
             kind: [one.value for one in stones if one.kind == kind] for kind in sorted({one.kind for one in stones})
         },
-        "checked": checked,
-        "absent": not any(one["present"] for one in checked),
-        "models": _models(store, recipe, tombstones),
-    }
+        checked=[*checked, *_indexes(store, recipe, tombstones)],
+        models=_models(store, recipe, tombstones),
+    )
 
 
-def render(found: Found) -> str:
+def render(found: Audit) -> str:
     """Returns the result of `audit` as text."""
     lines = []
-    for one in found["takedowns"]:
-        by = f" for {one['requested_by']}" if one["requested_by"] else ""
-        lifts = f", lifts {_counts(one['lifts'])}" if one["lifts"] else ""
-        why = f": {one['reason']}" if one["reason"] else ""
-        lines.append(f"{one['date'] or 'no date':26} {one['takedown']}  {_counts(one['new'])}{lifts}{by}{why}")
-    lines.append(f"in force: {_counts(found['in_force'])}" if lines else f"{found['recipe']} has no takedown")
+    for one in found.takedowns:
+        by = f" for {one.requested_by}" if one.requested_by else ""
+        lifts = f", lifts {_counts(one.lifts)}" if one.lifts else ""
+        why = f": {one.reason}" if one.reason else ""
+        lines.append(f"{one.date or 'no date':26} {one.takedown}  {_counts(one.new)}{lifts}{by}{why}")
+    lines.append(f"in force: {_counts(found.in_force)}" if lines else f"{found.recipe} has no takedown")
     lines.append("")
-    for one in found["checked"]:
-        lines.append(f"{one['artifact']:40} {one['says']}")
-        lines += [f"    {example}" for example in one["examples"]]
-    lines += [f"{one['artifact']:40} {_reading(one)}" for one in found["models"]]
-    if not found["checked"]:
+    for checked in found.checked:
+        lines.append(f"{checked.artifact:40} {checked.says}")
+        lines += [f"    {example}" for example in checked.examples]
+    lines += [f"{one['artifact']:40} {_reading(one)}" for one in found.models]
+    if not found.checked:
         lines.append("nothing was made yet")
     return "\n".join(lines)
 
@@ -88,23 +134,23 @@ def _by_date(store: Store, recipe: str) -> list[Artifact]:
     return sorted(made, key=lambda one: (one.record.config["date"], one.address))
 
 
-def _takedown(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> Found:
+def _request(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> Request:
     config, address = one.record.config, str(one.address)
-    return {
-        "takedown": address,
-        **{name: config[name] for name in ("date", "requested_by", "reason")},
-        "new": dict(Counter(stone.kind for stone in stones if stone.takedown == address)),
-        "lifts": dict(Counter(gone.kind for gone in lifted if gone.lifted_by == address)),
-    }
+    return Request(
+        address,
+        *(config[name] for name in ("date", "requested_by", "reason")),
+        new=dict(Counter(stone.kind for stone in stones if stone.takedown == address)),
+        lifts=dict(Counter(gone.kind for gone in lifted if gone.lifted_by == address)),
+    )
 
 
-def _models(store: Store, recipe: str, tombstones: Tombstones) -> list[Found]:
+def _models(store: Store, recipe: str, tombstones: Tombstones) -> list[dict[str, Any]]:
     """Returns all models that have read some of it, or of which it is not known, by version."""
     made = (of_artifact(one, tombstones) for kind in MODELS for one in versions_of(store, f"{recipe}/{kind}"))
     return [described(one) for one in made if one.rows or one.problem] if tombstones else []
 
 
-def _reading(one: Found) -> str:
+def _reading(one: dict[str, Any]) -> str:
     if one["problem"]:
         return f"not known: {one['problem']}"
     steps = f", {one['first_step']} .. {one['last_step']}" if one["steps"] else ""
@@ -115,7 +161,7 @@ def _reading(one: Found) -> str:
     )
 
 
-def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
+def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Checked]:
     """Yields what can still be fetched by the crawl DB of the newest cycle, for each of its partitions."""
     warc = newest(store, f"{recipe}/warc")
     prefix = f"{recipe}/crawldb/"
@@ -127,7 +173,7 @@ def _crawldbs(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Fou
             yield _checked(artifact, "crawldb", urls)
 
 
-def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
+def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Checked]:
     for kind in ("documents", CHUNKS, "plan", EXAMPLES):
         artifact = newest(store, f"{recipe}/{kind}")
         if artifact:
@@ -135,7 +181,7 @@ def _newest(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found
             yield _checked(artifact, kind, [f"{row['url']} ({row['id']})" for row in found.rows], found.problem)
 
 
-def _indexes(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Found]:
+def _indexes(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Checked]:
     """Yields what of it the newest dedup index knows, where the recipe has one: documents, and their copies."""
     artifact = newest(store, f"{recipe}/{dedup_index.KIND}")
     if artifact:
@@ -145,20 +191,14 @@ def _indexes(store: Store, recipe: str, tombstones: Tombstones) -> Iterator[Foun
         yield _checked(artifact, dedup_index.KIND, [f"{row['url']} ({row['id']})" for row in found])
 
 
-def _checked(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> Found:
+def _checked(artifact: Artifact, kind: str, present: list[str], problem: str = "") -> Checked:
     if problem:
         says = f"not known: {problem}"
     elif present:
         says = f"present: {len(present):,}, made before the takedown: {_AGAIN[kind]}"
     else:
         says = "absent"
-    return {
-        "artifact": str(artifact.address),
-        "kind": kind,
-        "present": len(present) or int(bool(problem)),
-        "examples": present[:3],
-        "says": says,
-    }
+    return Checked(str(artifact.address), kind, len(present) or int(bool(problem)), present[:3], says)
 
 
 def _counts(numbers: dict[str, int]) -> str:

@@ -1,6 +1,6 @@
 """Explain: from a text to the training pages in which parts of it stand verbatim, and to the steps that read them.
 
-Reads committed artifacts only: spans, shards, tokenizer, plan and checkpoint, as `tasks.run.trace` finds them.
+Reads committed artifacts only: spans, shards, tokenizer, plan and checkpoint, as a `Chain` finds them.
 
     text -> longest runs of tokens -> places in shards -> documents -> URLs
                                                        -> sequences with these tokens -> steps -> first checkpoint
@@ -19,20 +19,120 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log2
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.tokens.readings import Reading
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.tokens.spans import SpanIndex
 from tasks.run.trace.graph import Chain
+from tasks.run.trace.trace import Json, Run
 from tasks.stages.tokens.bpe import load
 
 _DENSITY = 0.05
 _LEAST_KEPT = 10
+_READ = ("spans", "shards", "tokenizer", "plan", "checkpoint")
+
+MOST_CHARACTERS = 20_000
+"""Longest text that is explained."""
+MIN_TOKENS = 8
+"""Shortest run that is shown; shorter ones stand in many pages by chance."""
+_MOST_PLACES = 10
+"""Occurrences of a run that are followed to their pages; as many as OLMoTrace shows (maximumDocumentsPerSpan)."""
+
+
+@dataclass(frozen=True)
+class SpanDocument:
+    """A page in which a span stands.
+
+    Attributes:
+        id: of the document.
+        url: of the document.
+        source: of its shard.
+        shard: name of its shard.
+        row: its row in the shard.
+        starts: tokens of the document at which the span begins, ascending.
+        length: tokens of the span there.
+        reading: who read these tokens.
+        before: who read the page among the runs from whose weights the model comes, nearest first, by checkpoint.
+    """
+
+    id: str
+    url: str
+    source: str
+    shard: str
+    row: int
+    starts: list[int]
+    length: int
+    reading: Reading
+    before: dict[str, Reading]
+
+    def to_json(self) -> Json:
+        """Returns the fields as JSON has them."""
+        head = {name: getattr(self, name) for name in ("id", "url", "source", "shard", "row", "starts", "length")}
+        before = [{"checkpoint": checkpoint, **_steps_json(reading)} for checkpoint, reading in self.before.items()]
+        return {**head, "sequences": self.reading.sequences, **_steps_json(self.reading), "before": before}
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of the text that stands in the training tokens.
+
+    Attributes:
+        text: the part.
+        start: its first character.
+        end: behind its last character.
+        tokens: its length.
+        count: occurrences in the training tokens.
+        bits: how improbable its tokens are together.
+        documents: pages with it; of more than ten occurrences ten are followed, evenly chosen in the order of the text
+            that comes after.
+    """
+
+    text: str
+    start: int
+    end: int
+    tokens: int
+    count: int
+    bits: float
+    documents: list[SpanDocument]
+
+    def to_json(self) -> Json:
+        """Returns the fields as JSON has them."""
+        return {**vars(self), "documents": [one.to_json() for one in self.documents]}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The parts of a text that stand in the training tokens, the rarest of `spans_found`.
+
+    Attributes:
+        characters: length of the text.
+        recipe: its name.
+        artifacts: ids of the artifacts that were read, by kind.
+        run: None where nothing was trained.
+        training_tokens: that are indexed.
+        min_tokens: shortest part that counts.
+        spans_found: number of parts.
+        spans: those that are shown, the least probable first.
+    """
+
+    characters: int
+    recipe: str
+    artifacts: dict[str, str]
+    run: Run | None
+    training_tokens: int
+    min_tokens: int
+    spans_found: int
+    spans: list[Span]
+
+    def to_json(self) -> Json:
+        """Returns the fields as JSON has them."""
+        return {**vars(self), "run": self.run and self.run.settings, "spans": [one.to_json() for one in self.spans]}
 
 
 class _Encoded(NamedTuple):
@@ -128,17 +228,7 @@ def _outermost(ranges: dict[tuple[int, int], list[tuple[int, ...]]]) -> Iterator
             yield start, end
 
 
-Found = dict[str, Any]
-
-MOST_CHARACTERS = 20_000
-"""Longest text that is explained."""
-MIN_TOKENS = 8
-"""Shortest run that is shown; shorter ones stand in many pages by chance."""
-_MOST_PLACES = 10
-"""Occurrences of a run that are followed to their pages; as many as OLMoTrace shows (maximumDocumentsPerSpan)."""
-
-
-def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int = MIN_TOKENS) -> Found:
+def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int = MIN_TOKENS) -> Explanation:
     """Finds the pages and the training steps of the longest parts of a text that stand in the training tokens.
 
     Args:
@@ -147,14 +237,6 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
         version: version of the model, or of the tokens.
         text: what the model wrote, or any text.
         min_tokens: shortest part that counts, in tokens.
-
-    Returns:
-        {characters, recipe, artifacts, run, training_tokens, min_tokens, spans_found, spans: [{text, start, end,
-        tokens, count, bits, documents: [{id, url, source, shard, row, starts, length, sequences, steps, skipped_steps,
-        first_checkpoint, before: [{checkpoint, steps, skipped_steps, first_checkpoint}]}]}]}; `start` and `end` count
-        characters, `starts` the tokens of the document at which the span begins, and `before` is who read the page
-        among the runs from whose weights the model comes, nearest first. Of a span that stands in more than ten places,
-        ten are followed, evenly chosen in the order of the text that comes after it.
 
     Raises:
         InputError: the text is too long, the minimum is below 1, nothing was encoded, or its tokens are not indexed.
@@ -169,20 +251,17 @@ def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int 
     index = SpanIndex(spans, chain.shards)
     earlier = {one.checkpoint: one.chain for one in chain.before() if one.chain}
     number, kept = matches(index, load(chain.artifacts["tokenizer"]), text, min_tokens)
-    artifacts = {kind: str(artifact.address) for kind, artifact in {**chain.artifacts, "spans": spans}.items()}
-    return {
-        "characters": len(text),
-        "recipe": recipe,
-        "artifacts": {kind: artifacts[kind] for kind in _READ if kind in artifacts},
-        "run": chain.readings.settings,
-        "training_tokens": index.tokens,
-        "min_tokens": min_tokens,
-        "spans_found": number,
-        "spans": [_span(chain, earlier, index, text, match) for match in kept],
-    }
-
-
-_READ = ("spans", "shards", "tokenizer", "plan", "checkpoint")
+    addresses = {**chain.addresses, "spans": str(spans.address)}
+    return Explanation(
+        characters=len(text),
+        recipe=recipe,
+        artifacts={kind: addresses[kind] for kind in _READ if kind in addresses},
+        run=Run.of(chain),
+        training_tokens=index.tokens,
+        min_tokens=min_tokens,
+        spans_found=number,
+        spans=[_span(chain, earlier, index, text, match) for match in kept],
+    )
 
 
 def _spans_of(store: Store, chain: Chain, version: str) -> Artifact:
@@ -199,51 +278,48 @@ def _spans_of(store: Store, chain: Chain, version: str) -> Artifact:
     )
 
 
-def _span(chain: Chain, earlier: dict[str, Chain], index: SpanIndex, text: str, match: Match) -> Found:
+def _span(chain: Chain, earlier: dict[str, Chain], index: SpanIndex, text: str, match: Match) -> Span:
     starts: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for run in match.runs:
         for place in index.places(run, _MOST_PLACES // len(match.runs)):
             starts[place.shard, place.row].append((place.start, len(run)))
-    return {
-        "text": text[match.start : match.end],
-        "start": match.start,
-        "end": match.end,
-        "tokens": len(match.runs[0]),
-        "count": match.count,
-        "bits": round(match.bits, 1),
-        "documents": [_document(chain, earlier, shard, row, ranges) for (shard, row), ranges in starts.items()],
-    }
+    return Span(
+        text=text[match.start : match.end],
+        start=match.start,
+        end=match.end,
+        tokens=len(match.runs[0]),
+        count=match.count,
+        bits=round(match.bits, 1),
+        documents=[_document(chain, earlier, shard, row, ranges) for (shard, row), ranges in starts.items()],
+    )
 
 
-def _document(chain: Chain, earlier: dict[str, Chain], shard: str, row: int, ranges: list[tuple[int, int]]) -> Found:
+def _document(
+    chain: Chain, earlier: dict[str, Chain], shard: str, row: int, ranges: list[tuple[int, int]]
+) -> SpanDocument:
     """Returns a page with the sequences that have tokens of the ranges (start, length), and their steps."""
     uid = chain.shards.shard(shard).uid(row)
-    reading = chain.readings.of(shard, row, ranges)
-    return {
-        "id": uid.hex(),
-        "url": chain.url(shard, row),
-        "source": parse_shard_name(shard)[0],
-        "shard": shard,
-        "row": row,
-        "starts": sorted(start for start, _ in ranges),
-        "length": max(length for _, length in ranges),
-        "sequences": reading.sequences,
-        "steps": reading.steps,
-        "skipped_steps": reading.skipped_steps,
-        "first_checkpoint": min(reading.checkpoints, default=None),
-        "before": [found for name, one in earlier.items() if (found := _read_before(name, one, uid))],
-    }
+    read = ((name, _read_before(one, uid)) for name, one in earlier.items())
+    return SpanDocument(
+        id=uid.hex(),
+        url=chain.url(shard, row),
+        source=parse_shard_name(shard)[0],
+        shard=shard,
+        row=row,
+        starts=sorted(start for start, _ in ranges),
+        length=max(length for _, length in ranges),
+        reading=chain.readings.of(shard, row, ranges),
+        before={name: reading for name, reading in read if reading},
+    )
 
 
-def _read_before(checkpoint: str, chain: Chain, uid: bytes) -> Found | None:
-    """Returns the steps of an earlier run that read a page, or None where none did."""
+def _read_before(chain: Chain, uid: bytes) -> Reading | None:
+    """Returns who read a page in an earlier run, or None where no step did."""
     entry = chain.index.by_uid(uid) if chain.index else None
     reading = chain.readings.of(entry.shard, entry.row) if entry else None
-    if reading is None or not reading.steps:
-        return None
-    return {
-        "checkpoint": checkpoint,
-        "steps": reading.steps,
-        "skipped_steps": reading.skipped_steps,
-        "first_checkpoint": min(reading.checkpoints, default=None),
-    }
+    return reading if reading and reading.steps else None
+
+
+def _steps_json(reading: Reading) -> Json:
+    first = min(reading.checkpoints, default=None)
+    return {"steps": reading.steps, "skipped_steps": reading.skipped_steps, "first_checkpoint": first}

@@ -1,8 +1,17 @@
-"""The artifacts of one lineage, opened for look-ups: what is needed of them is read when it is first needed."""
+"""The artifacts of one lineage, opened for look-ups: what is needed of them is read when it is first needed.
+
+Reads committed artifacts only, those of them that exist: extracted, attributes, contamination, paragraphs, documents,
+chunks, shards, plan and checkpoint. Which versions belong together is read from the records, from the checkpoint
+upwards (`tasks.run.lineage`), and not inferred from equal names.
+
+Kept documents are found in the document index, sequences by binary search in the plan. Of a remote store, only the
+blocks with these are fetched, and of Parquet files the columns that are shown.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,20 +28,79 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
 from tasks.run import lineage
+from tasks.stages.chunks.structure import Pages
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-from tasks.stages.chunks.structure import Pages
 
-Found = dict[str, Any]
-
-CAPTURE = ["id", "url", "source", "title", "fetched_at", "record_id", "payload_digest", "warc_file", "warc_offset"]
-"""The columns that describe a document's capture."""
 _IN_FLIGHT = 32
 """Look-ups at once: each waits for some blocks one after the other."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The capture of a document, as the extracted documents have it."""
+
+    id: str
+    url: str
+    source: str
+    title: str | None
+    fetched_at: datetime | None
+    record_id: str | None
+    payload_digest: str | None
+    warc_file: str | None
+    warc_offset: int | None
+
+
+CAPTURE = list(Capture.__dataclass_fields__)
+"""The columns that describe a document's capture."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An evaluation item in a document: its set and number, the share of its words that are there, and how many."""
+
+    set: str
+    item: str
+    share: float
+    words: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A paragraph in a document, in code points, and how many documents and domains have it."""
+
+    begin: int
+    end: int
+    documents: int
+    domains: int
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of a document, in code points; `reason` and `duplicate_of` of one that was rejected, else the others."""
+
+    id: str
+    start: int
+    end: int
+    headings: list[str] | None = None
+    pages: list[int] | None = None
+    tokens: int | None = None
+    reason: str | None = None
+    duplicate_of: str | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is known of a document's contents; [] where nothing was looked for."""
+
+    items: list[Item]
+    """The largest share first."""
+    repeats: list[Repeat]
+    chunks: list[Chunk]
 
 
 @dataclass(frozen=True)
@@ -56,6 +124,11 @@ class Chain:
             artifacts = {**lineage.chain_of(base), **artifacts}
             tuned = base if is_tuned(base) else None
         return cls(recipe, artifacts)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The ids of the artifacts, by kind."""
+        return {kind: str(artifact.address) for kind, artifact in self.artifacts.items()}
 
     @property
     def models(self) -> list[Artifact]:
@@ -128,10 +201,17 @@ class Chain:
 
     def rows(
         self, kind: str, folder: str, column: str, values: Sequence[str], columns: list[str]
-    ) -> list[tuple[str, Found]]:
-        """Returns (part, row) of the rows of a Parquet folder with one of some values in a column, "url" or "id".
+    ) -> list[tuple[str, tuple[Any, ...]]]:
+        """Returns (part, values of `columns`) of rows of a Parquet folder with one of some values in a column.
 
         None where the kind has not been made. Without an index of its rows, every part is looked into.
+
+        Args:
+            kind: of the artifact.
+            folder: of the artifact, such as "kept/".
+            column: "url" or "id".
+            values: what it has in the rows that are wanted.
+            columns: the columns to return.
         """
         artifact = self.artifacts.get(kind)
         if artifact is None:
@@ -143,50 +223,66 @@ class Chain:
             paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]
         tables = many(lambda path: artifact.rows(path, column, values, columns), paths)
         names = (path.removeprefix(folder).removesuffix(".parquet") for path in paths)
-        return [(name, row) for name, table in zip(names, tables, strict=True) for row in table.to_pylist()]
+        found = ((name, table.to_pylist()) for name, table in zip(names, tables, strict=True))
+        return [(name, tuple(row[of] for of in columns)) for name, rows in found for row in rows]
 
-    def row(self, kind: str, folder: str, part: str, doc_id: str) -> Found:
-        """Returns the capture of one document from its part; empty when the part does not contain it."""
-        artifact = self.artifacts.get(kind)
-        path = f"{folder}{part}.parquet"
-        if artifact is None or path not in artifact.files(folder):
-            return {}
-        rows = artifact.rows(path, "id", [doc_id], CAPTURE).to_pylist()
-        return rows[0] if rows else {}
+    def captures(self, column: str, values: Sequence[str]) -> list[Capture]:
+        """Returns the captures with one of some values in a column, "url" or "id"."""
+        return [Capture(*row) for _, row in self.rows("extracted", "documents/", column, values, CAPTURE)]
 
-    def items_in(self, part: str, doc_id: str) -> list[Found]:
-        """Returns the evaluation items in one document of a part, [{set, item, share, words}], the largest share first.
+    def capture(self, kind: str, folder: str, part: str, doc_id: str) -> Capture | None:
+        """Returns the capture of one document from its part; None when the part does not contain it."""
+        rows = self._rows_of(kind, folder, part, doc_id, CAPTURE)
+        return Capture(**rows[0]) if rows else None
 
-        Empty where none were looked for.
-        """
-        return self._rows_of(CONTAMINATION, MATCHES, part, doc_id, ["set", "item", "share", "words"])
-
-    def repeats_in(self, part: str, doc_id: str) -> list[Found]:
-        """Returns the repeated paragraphs in one document of a part, [{begin, end, documents, domains}], as they stand.
-
-        Empty where none were looked for.
-        """
-        return self._rows_of(PARAGRAPHS, REPEATS, part, doc_id, ["begin", "end", "documents", "domains"])
-
-    def chunks_of(self, part: str, doc_id: str) -> list[Found]:
-        """Returns the chunks of one document of a part, [{id, start, end, headings, pages, tokens}], as they stand.
-
-        Those that were rejected have `reason` and `duplicate_of` instead of the last three. Empty where none were cut.
-        """
+    def contents(self, part: str, doc_id: str) -> Contents:
+        """Returns what is known of the contents of one document of a part; repeats and chunks as they stand in it."""
+        items = self._rows_of(CONTAMINATION, MATCHES, part, doc_id, ["set", "item", "share", "words"])
+        repeats = self._rows_of(PARAGRAPHS, REPEATS, part, doc_id, ["begin", "end", "documents", "domains"])
         place = ["id", "start", "end"]
         kept = self._rows_of(CHUNKS, CHUNKS, part, doc_id, [*place, "headings", "pages", "tokens"], "document")
         gone = self._rows_of(CHUNKS, "rejected", part, doc_id, [*place, "reason", "duplicate_of"], "document")
-        return sorted([*kept, *gone], key=lambda row: (row["start"], row["end"]))
+        chunks = [Chunk(**row) for row in (*kept, *gone)]
+        return Contents(
+            [Item(**row) for row in items],
+            [Repeat(**row) for row in repeats],
+            sorted(chunks, key=lambda chunk: (chunk.start, chunk.end)),
+        )
 
     def _rows_of(
         self, kind: str, folder: str, part: str, doc_id: str, columns: list[str], key: str = "id"
-    ) -> list[Found]:
+    ) -> list[dict[str, Any]]:
+        """Returns the rows of one document in its part; [] where the kind or the part has not been made."""
         artifact = self.artifacts.get(kind)
         path = f"{folder}/{part}.parquet"
         if artifact is None or path not in artifact.files(folder):
             return []
-        rows: list[Found] = artifact.rows(path, key, [doc_id], columns).to_pylist()
+        rows: list[dict[str, Any]] = artifact.rows(path, key, [doc_id], columns).to_pylist()
         return rows
+
+    def pages(self, entry: Entry, start: int, length: int) -> list[int]:
+        """Returns the numbers of the pages that `length` tokens of a document from `start` on stand on, in order.
+
+        [] for a document without pages. A token that is a part of a letter counts as all of it.
+        """
+        pages = self._layout(entry)
+        if pages is None:
+            return []
+        assert self.index is not None
+        assert self.plan is not None
+        (tokens,) = self.index.tokens([(entry.shard, entry.offset, start + length)], self.plan.format.dtype)
+        begin, end = (len(self.tokenizer.decode(tokens[:count].tolist())) for count in (start, start + length))
+        return sorted({box["page"] for box in pages.boxes(begin, end)})
+
+    def _layout(self, entry: Entry) -> Pages | None:
+        """Returns where the kept text of a document stands; None where it has no layout."""
+        uid = entry.uid.hex()
+        found = self._rows_of("extracted", "layout", entry.part, uid, ["layout"])
+        if not found or "documents" not in self.artifacts:
+            return None
+        before = self._rows_of("extracted", "documents", entry.part, uid, ["text"])
+        kept = self._rows_of("documents", "kept", entry.part, uid, ["text"])
+        return Pages(before[0]["text"], kept[0]["text"], found[0]["layout"]) if before and kept else None
 
 
 @dataclass(frozen=True)
@@ -205,34 +301,3 @@ def many(look_up: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_R
         return list(map(look_up, items))
     with ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="trace") as pool:
         return list(pool.map(look_up, items))
-
-
-def pages_read(chain: Chain, entry: Entry, start: int, length: int) -> list[int]:
-    """Returns the numbers of the pages that `length` tokens of a document from `start` on stand on, in order.
-
-    Empty for a document without pages. A token that is a part of a letter counts as all of it.
-    """
-    pages = _pages(chain, entry)
-    if pages is None:
-        return []
-    index, plan = chain.index, chain.plan
-    assert index is not None
-    assert plan is not None
-    (tokens,) = index.tokens([(entry.shard, entry.offset, start + length)], plan.format.dtype)
-    begin, end = (len(chain.tokenizer.decode(tokens[:count].tolist())) for count in (start, start + length))
-    return sorted({box["page"] for box in pages.boxes(begin, end)})
-
-
-def _pages(chain: Chain, entry: Entry) -> Pages | None:
-    """Returns where the kept text of a document stands; None where it has no layout."""
-    extracted, documents = chain.artifacts.get("extracted"), chain.artifacts.get("documents")
-    path = f"layout/{entry.part}.parquet"
-    if extracted is None or documents is None or path not in extracted.files("layout/"):
-        return None
-    ids = [entry.uid.hex()]
-    found = extracted.rows(path, "id", ids, ["layout"]).to_pylist()
-    before = extracted.rows(f"documents/{entry.part}.parquet", "id", ids, ["text"]).to_pylist()
-    kept = documents.rows(f"kept/{entry.part}.parquet", "id", ids, ["text"]).to_pylist()
-    if not (found and before and kept):
-        return None
-    return Pages(before[0]["text"], kept[0]["text"], found[0]["layout"])

@@ -4,15 +4,16 @@ Reads `shards`, `tokenizer` and, for a sequence or a step, `plan` and `checkpoin
 """
 
 import re
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
+from tasks.formats.tokens.plan import Plan
+from tasks.formats.tokens.shard import TokenFormat
 from tasks.run.trace.graph import Chain
-
-Found = dict[str, Any]
 
 _SEQUENCE = re.compile(r"([\w.-]+):(\d+)")
 _STEP = re.compile(r"step:(\d+)")
@@ -21,7 +22,126 @@ _EXCERPT_TOKENS = 24
 _WIDTH = 96
 
 
-def inspect(store: Store, recipe: str, version: str, what: str) -> Found:
+@dataclass(frozen=True)
+class Stretch:
+    """A run of tokens of one document: where it is from, its first token ids, and all of its text.
+
+    `pos` is where it begins in its sequence; None for the first tokens of a document in a shard.
+    """
+
+    id: str
+    url: str
+    shard: str
+    row: int
+    start: int
+    length: int
+    tokens: list[int]
+    text: str
+    pos: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them."""
+        found = asdict(self)
+        return found if self.pos is not None else {name: value for name, value in found.items() if name != "pos"}
+
+    def lines(self) -> list[str]:
+        """Returns it as text."""
+        place = "" if self.pos is None else f"at {self.pos:,}: "
+        text = " ".join(self.text.split())
+        last = self.start + self.length - 1
+        return [
+            "",
+            f"  {place}{self.url or self.id}  tokens {self.start:,} .. {last:,} of row {self.row:,}",
+            f"    {' '.join(map(str, self.tokens))}{' ..' if self.length > len(self.tokens) else ''}",
+            f"    {text if len(text) <= _WIDTH else text[: _WIDTH - 3] + '...'}",
+        ]
+
+
+@dataclass(frozen=True)
+class ShardView:
+    """What a shard contains; `length_quantiles` are tokens per document: least, quartiles, most."""
+
+    shard: str
+    format: TokenFormat
+    documents: int
+    tokens: int
+    bytes_of_text: int
+    length_quantiles: list[int]
+    first_documents: list[Stretch]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them."""
+        found = {"kind": "shard", **vars(self), **vars(self.format)}
+        del found["format"]
+        return {**found, "first_documents": [one.to_json() for one in self.first_documents]}
+
+    def text(self) -> str:
+        """Returns it as text."""
+        lines = [
+            f"shard {self.shard}: {self.documents:,} documents, {self.tokens:,} tokens of a vocabulary of "
+            f"{self.format.vocab_size:,}, {self.bytes_of_text / max(1, self.tokens):.2f} bytes per token",
+            f"  tokens per document (least, quartiles, most): {', '.join(f'{n:,}' for n in self.length_quantiles)}",
+            f"  end-of-text {self.format.eos_id}, tokenizer {self.format.tokenizer_sha256[:12]}",
+        ]
+        return "\n".join(lines + [line for document in self.first_documents for line in document.lines()])
+
+
+@dataclass(frozen=True)
+class SequenceView:
+    """A sequence of a plan, and what of which documents is in it."""
+
+    source: str
+    sequence: int
+    seq_len: int
+    padding: int
+    slices: list[Stretch]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them."""
+        return {"kind": "sequence", **vars(self), "slices": [one.to_json() for one in self.slices]}
+
+    def text(self) -> str:
+        """Returns it as text."""
+        padding = f", {self.padding:,} of them padding" if self.padding else ""
+        head = f"{self.source} sequence {self.sequence:,}: {self.seq_len:,} tokens{padding}"
+        return "\n".join([head, *(line for piece in self.slices for line in piece.lines())])
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """A sequence of a batch: its documents, and its tokens without padding."""
+
+    source: str
+    sequence: int
+    epoch: int
+    documents: int
+    tokens: int
+    padding: int
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """The batch of a step."""
+
+    step: int
+    seq_len: int
+    sequences: list[BatchRow]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON has them."""
+        return {"kind": "batch", **asdict(self)}
+
+    def text(self) -> str:
+        """Returns it as text."""
+        head = f"{'source':<16} {'sequence':>12} {'epoch':>5} {'documents':>9} {'tokens':>8} {'padding':>8}"
+        lines = [f"step {self.step:,}: {len(self.sequences)} sequences of {self.seq_len:,} tokens", "", head]
+        for row in self.sequences:
+            place = f"{row.source:<16} {row.sequence:>12,} {row.epoch:>5}"
+            lines.append(f"{place} {row.documents:>9,} {row.tokens:>8,} {row.padding:>8,}")
+        return "\n".join(lines)
+
+
+def inspect(store: Store, recipe: str, version: str, what: str) -> ShardView | SequenceView | BatchView:
     """Returns what a shard, a sequence or a batch contains.
 
     Args:
@@ -43,24 +163,22 @@ def inspect(store: Store, recipe: str, version: str, what: str) -> Found:
     return _shard(chain, what)
 
 
-def _shard(chain: Chain, name: str) -> Found:
+def _shard(chain: Chain, name: str) -> ShardView:
     shard = chain.shards.shard(name)
     lengths = shard.lengths
     quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]).astype(int).tolist() if shard.rows else []
-    documents = [_document(chain, name, row, 0, int(lengths[row])) for row in range(min(_SHOWN, shard.rows))]
-    return {
-        "kind": "shard",
-        "shard": name,
-        **shard.format.__dict__,
-        "documents": shard.rows,
-        "tokens": shard.n_tokens,
-        "bytes_of_text": int(shard.n_bytes.sum()),
-        "length_quantiles": quantiles,
-        "first_documents": documents,
-    }
+    return ShardView(
+        shard=name,
+        format=shard.format,
+        documents=shard.rows,
+        tokens=shard.n_tokens,
+        bytes_of_text=int(shard.n_bytes.sum()),
+        length_quantiles=quantiles,
+        first_documents=[_stretch(chain, name, row, 0, int(lengths[row])) for row in range(min(_SHOWN, shard.rows))],
+    )
 
 
-def _sequence(chain: Chain, source: str, seq_id: int) -> Found:
+def _sequence(chain: Chain, source: str, seq_id: int) -> SequenceView:
     plan = _plan(chain)
     try:
         rows = plan.slices(source, seq_id).tolist()
@@ -70,13 +188,12 @@ def _sequence(chain: Chain, source: str, seq_id: int) -> Found:
     for number, row, offset, length in rows:
         name = plan.shards[number]
         start = offset - chain.shards.shard(name).token_offset(row)
-        slices.append({"pos": pos, **_document(chain, name, row, start, length)})
+        slices.append(_stretch(chain, name, row, start, length, pos))
         pos += length
-    about = {"source": source, "sequence": seq_id, "seq_len": plan.seq_len, "padding": plan.seq_len - pos}
-    return {"kind": "sequence", **about, "slices": slices}
+    return SequenceView(source, seq_id, plan.seq_len, plan.seq_len - pos, slices)
 
 
-def _batch(chain: Chain, step: int) -> Found:
+def _batch(chain: Chain, step: int) -> BatchView:
     run, order, plan = chain.readings.run, chain.readings.order, _plan(chain)
     if run is None or order is None:
         raise InputError(f"nothing was trained of {chain.recipe} at this version", "run the stage train first")
@@ -85,70 +202,19 @@ def _batch(chain: Chain, step: int) -> Found:
     sequences = []
     for source, seq_id, epoch in order.batch(step):
         slices = plan.slices(source, seq_id)
-        tokens = int(slices["length"].sum())
-        about = {
-            "documents": len(set(slices[["shard", "row"]].tolist())),
-            "tokens": tokens,
-            "padding": plan.seq_len - tokens,
-        }
-        sequences.append({"source": source, "sequence": seq_id, "epoch": epoch, **about})
-    return {"kind": "batch", "step": step, "seq_len": plan.seq_len, "sequences": sequences}
+        documents, tokens = len(set(slices[["shard", "row"]].tolist())), int(slices["length"].sum())
+        sequences.append(BatchRow(source, seq_id, epoch, documents, tokens, plan.seq_len - tokens))
+    return BatchView(step, plan.seq_len, sequences)
 
 
-def _plan(chain: Chain) -> Any:
+def _plan(chain: Chain) -> Plan:
     if chain.plan is None:
         raise InputError(f"nothing was packed of {chain.recipe} at this version", "run the stage pack first")
     return chain.plan
 
 
-def _document(chain: Chain, name: str, row: int, start: int, length: int) -> Found:
-    """Returns a run of tokens of one document: where it is from, its first token ids, and all of its text."""
+def _stretch(chain: Chain, name: str, row: int, start: int, length: int, pos: int | None = None) -> Stretch:
     shard = chain.shards.shard(name)
     uid, tokens = shard.uid(row), shard.slice(row, start, length).tolist()
-    place = {"id": uid.hex(), "url": chain.url(name, row), "shard": name, "row": row}
     text = chain.tokenizer.decode(tokens, skip_special_tokens=False)
-    return {**place, "start": start, "length": length, "tokens": tokens[:_EXCERPT_TOKENS], "text": text}
-
-
-def render(found: Found) -> str:
-    """Returns the result of `inspect` as text."""
-    return "\n".join(
-        {"shard": _render_shard, "sequence": _render_sequence, "batch": _render_batch}[found["kind"]](found)
-    )
-
-
-def _render_shard(found: Found) -> list[str]:
-    lines = [
-        f"shard {found['shard']}: {found['documents']:,} documents, {found['tokens']:,} tokens of a vocabulary of "
-        f"{found['vocab_size']:,}, {found['bytes_of_text'] / max(1, found['tokens']):.2f} bytes per token",
-        f"  tokens per document (least, quartiles, most): {', '.join(f'{n:,}' for n in found['length_quantiles'])}",
-        f"  end-of-text {found['eos_id']}, tokenizer {found['tokenizer_sha256'][:12]}",
-    ]
-    return lines + [line for document in found["first_documents"] for line in _render_document(document)]
-
-
-def _render_sequence(found: Found) -> list[str]:
-    padding = f", {found['padding']:,} of them padding" if found["padding"] else ""
-    head = f"{found['source']} sequence {found['sequence']:,}: {found['seq_len']:,} tokens{padding}"
-    return [head] + [line for piece in found["slices"] for line in _render_document(piece)]
-
-
-def _render_document(found: Found) -> list[str]:
-    place = f"at {found['pos']:,}: " if "pos" in found else ""
-    last = found["start"] + found["length"] - 1
-    text = " ".join(found["text"].split())
-    return [
-        "",
-        f"  {place}{found['url'] or found['id']}  tokens {found['start']:,} .. {last:,} of row {found['row']:,}",
-        f"    {' '.join(map(str, found['tokens']))}{' ..' if found['length'] > len(found['tokens']) else ''}",
-        f"    {text if len(text) <= _WIDTH else text[: _WIDTH - 3] + '...'}",
-    ]
-
-
-def _render_batch(found: Found) -> list[str]:
-    head = f"{'source':<16} {'sequence':>12} {'epoch':>5} {'documents':>9} {'tokens':>8} {'padding':>8}"
-    lines = [f"step {found['step']:,}: {len(found['sequences'])} sequences of {found['seq_len']:,} tokens", "", head]
-    for row in found["sequences"]:
-        place = f"{row['source']:<16} {row['sequence']:>12,} {row['epoch']:>5}"
-        lines.append(f"{place} {row['documents']:>9,} {row['tokens']:>8,} {row['padding']:>8,}")
-    return lines
+    return Stretch(uid.hex(), chain.url(name, row), name, row, start, length, tokens[:_EXCERPT_TOKENS], text, pos)

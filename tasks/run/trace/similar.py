@@ -11,7 +11,7 @@ that holds datasketch signatures can look up its texts here in the same way.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -187,10 +187,9 @@ def _verified(
 def _with_outcomes(chain: Chain, copies: list[Copy]) -> Iterator[Copy]:
     """Yields copies with what `consolidate` has made of them."""
     ids = [one.id for one in copies]
-    kept = {row["id"] for _, row in chain.rows("documents", "kept/", "id", ids, ["id"])}
+    kept = {doc_id for _, (doc_id,) in chain.rows("documents", "kept/", "id", ids, ["id"])}
     columns = ["id", "reason", "duplicate_of"]
-    rejected = {row["id"]: row for _, row in chain.rows("documents", "rejected/", "id", ids, columns)}
+    rejected = {doc_id: why for _, (doc_id, *why) in chain.rows("documents", "rejected/", "id", ids, columns)}
     for one in copies:
-        row = rejected.get(one.id, {})
-        outcome = "kept" if one.id in kept else row.get("reason", "")
-        yield Copy(one.id, one.url, one.jaccard, one.bands, outcome, row.get("duplicate_of") or "")
+        reason, duplicate_of = rejected.get(one.id, ("", None))
+        yield replace(one, outcome="kept" if one.id in kept else reason, duplicate_of=duplicate_of or "")

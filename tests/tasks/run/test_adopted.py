@@ -94,11 +94,11 @@ def test_a_version_with_adopted_artifacts_is_traced_and_can_be_the_next_source(
     other = recipe.override({MAX_REPEATED: 0.32})
     whole(other, "3", "1")
     store = open_store(recipe)
-    found = trace(store, recipe.name, "3", "step:1")
+    found = trace(store, recipe.name, "3", "step:1").to_json()
     assert found["artifacts"]["checkpoint"] == "smoke/checkpoint@3"
     assert found["artifacts"]["documents"] == "smoke/documents@3"
     page = found["sequences"][0]["slices"][0]["url"]
-    kept = trace(store, recipe.name, "3", page)["documents"][0]
+    kept = trace(store, recipe.name, "3", page).to_json()["documents"][0]
     assert kept["fate"] == "kept"
     assert 1 in kept["steps"]
     fourth = whole(other.override({MAX_REPEATED: 0.33}), "4", "3")

@@ -9,7 +9,8 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import RecipeError
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_recipe_parts import RECIPE
 from tests.tasks.stages.chunks.made import rows_of

@@ -10,7 +10,8 @@ from tasks.core.errors import RecipeError
 from tasks.run.forecast import compare
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_recipe_parts import RECIPE
 from tests.tasks.stages.dedup.made import rows_of
@@ -66,9 +67,10 @@ def test_a_contaminated_document_is_rejected_with_the_item_and_traced_to_it(reci
     page = documents.read("audit.html").decode()
     assert "contaminated: begin 0 · end " in page
     assert "item q0" in page
-    found = trace(open_store(recipe), recipe.name, "1", PAGE)
+    answer = trace(open_store(recipe), recipe.name, "1", PAGE)
+    found = answer.to_json()
     assert found["documents"][0]["items"] == [{"set": "quiz", "item": "q0", "share": 1, "words": 20}]
-    assert "rejected   contaminated\n  contains   quiz q0 (100%, 20 words)" in render(found)
+    assert "rejected   contaminated\n  contains   quiz q0 (100%, 20 words)" in render(answer)
 
 
 def test_what_consolidate_makes_of_it_is_a_setting_that_costs_the_join(recipe: Recipe) -> None:

@@ -78,7 +78,7 @@ def test_the_text_of_a_training_page_is_answered_with_the_page_its_steps_and_the
     seen = set()
     for doc_id in sorted(pages, key=lambda doc_id: -len(pages[doc_id][2]))[:8]:
         shard, row, tokens = pages[doc_id]
-        found = explain(store, "test", "dev", rows[doc_id]["text"])
+        found = explain(store, "test", "dev", rows[doc_id]["text"]).to_json()
         (span,) = found["spans"]
         assert (span["text"], span["count"], span["tokens"]) == (rows[doc_id]["text"], 1, len(tokens))
         (document,) = span["documents"]
@@ -94,9 +94,9 @@ def test_only_the_sequences_with_the_tokens_of_the_span_count(run: tuple) -> Non
     store, made, checkpoint = run
     doc_id = longest_page(made)
     shard, row, tokens = training_pages(made)[doc_id]
-    whole = explain(store, "test", "dev", load(made.tokenizer).decode(tokens))["spans"][0]["documents"][0]
+    whole = explain(store, "test", "dev", load(made.tokenizer).decode(tokens)).to_json()["spans"][0]["documents"][0]
     start, end = 100, 160
-    (span,) = explain(store, "test", "dev", load(made.tokenizer).decode(tokens[start:end]))["spans"]
+    (span,) = explain(store, "test", "dev", load(made.tokenizer).decode(tokens[start:end])).to_json()["spans"]
     (document,) = span["documents"]
     assert document["id"] == doc_id
     assert document["starts"][0] in range(start - 1, start + 2)  # tokens of a cut word may be others
@@ -111,7 +111,7 @@ def test_a_text_that_begins_where_the_page_has_a_space_is_found_from_its_first_w
     text = next(row["text"] for row in corpus(60) if row["id"] == doc_id)
     words = " ".join(text.split()[20:60])
     for spelled in (words, f" {words}"):
-        (span,) = explain(store, "test", "dev", spelled)["spans"]
+        (span,) = explain(store, "test", "dev", spelled).to_json()["spans"]
         assert span["text"].strip() == words
         assert [document["id"] for document in span["documents"]] == [doc_id]
 
@@ -120,7 +120,7 @@ def test_spans_are_counted_over_all_groups_and_none_lies_within_another(run: tup
     store, made, _ = run
     pages, tokenizer = training_pages(made), load(made.tokenizer)
     text = " water river stone the valley of light import the stone of naïve return the 数据 строка über of water"
-    found = explain(store, "test", "dev", text, min_tokens=3)
+    found = explain(store, "test", "dev", text, min_tokens=3).to_json()
     assert found["spans"]
     for span in found["spans"]:
         ids = tokenizer.encode(span["text"]).ids
@@ -142,9 +142,10 @@ def test_spans_are_counted_over_all_groups_and_none_lies_within_another(run: tup
     "text", ["", " ", "Η γάτα κάθεται στο παράθυρο και κοιτάζει", "\ud800 <|endoftext|>", "\0" * 50]
 )
 def test_a_text_that_stands_nowhere_is_answered_with_nothing(run: tuple, text: str) -> None:
-    found = explain(run[0], "test", "dev", text)
+    answer = explain(run[0], "test", "dev", text)
+    found = answer.to_json()
     assert found["spans"] == []
-    assert "no span of 8 tokens or more stands verbatim" in render_explanation(found)
+    assert "no span of 8 tokens or more stands verbatim" in render_explanation(answer)
 
 
 def test_a_held_out_page_is_not_among_the_pages(run: tuple) -> None:
@@ -152,7 +153,7 @@ def test_a_held_out_page_is_not_among_the_pages(run: tuple) -> None:
     held_out = [row for row in corpus(60) if row["id"] not in training_pages(made)]
     assert held_out
     for row in held_out[:3]:
-        spans = explain(store, "test", "dev", row["text"])["spans"]
+        spans = explain(store, "test", "dev", row["text"]).to_json()["spans"]
         assert row["id"] not in {document["id"] for span in spans for document in span["documents"]}
 
 
@@ -177,12 +178,13 @@ def test_another_version_of_the_plan_is_explained_by_the_index_of_its_own_tokens
         version="v2",
     )
     text = next(row["text"] for row in corpus(60) if row["id"] == longest_page(made))
-    found = explain(store, "test", "v2", text)
+    answer = explain(store, "test", "v2", text)
+    found = answer.to_json()
     assert found["artifacts"]["plan"] == "test/plan@v2"
     assert found["artifacts"]["spans"] == "test/spans@dev"
     assert found["run"] is None
     assert len(found["spans"][0]["documents"][0]["sequences"]) > 10
-    assert "nothing was trained from them yet" in render_explanation(found)
+    assert "nothing was trained from them yet" in render_explanation(answer)
 
 
 def test_the_shell_answers_in_text_and_in_json_and_reads_standard_input(

@@ -24,8 +24,8 @@ from tasks.run.lineage import artifacts_of_version
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import join_stage, run_stage
 from tasks.run.trace.explain import explain
-from tasks.run.trace.text import render_explanation
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render, render_explanation
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.spans import SpansConfig
 from tests.conftest import run_stage_in
@@ -65,7 +65,9 @@ def test_a_version_with_the_same_settings_and_inputs_adopts_it_with_its_origin(m
     join_stage(recipe, "train", version="again", source_version="november")  # it would train if it did not adopt
     again = months.run("train", "again", "november", train__init_from="test/checkpoint@october")
     assert again.skipped
-    assert trace(months.store, "test", "again", "step:0")["before"][0]["checkpoint"] == "test/checkpoint@october"
+    assert (
+        trace(months.store, "test", "again", "step:0").to_json()["before"][0]["checkpoint"] == "test/checkpoint@october"
+    )
 
 
 def test_the_previous_version_is_the_newest_when_the_run_began(months: Months) -> None:
@@ -108,7 +110,7 @@ def test_where_there_is_no_previous_version_the_run_begins_from_random_weights_a
     assert record.note.endswith(f"; {said}")
     assert f"[test/checkpoint@first] {said}" in caplog.text
     assert "initial" not in {ref.role for ref in record.inputs}
-    assert trace(months.store, "test", "first", PAGES[0]["url"])["before"] == []
+    assert trace(months.store, "test", "first", PAGES[0]["url"]).to_json()["before"] == []
 
 
 @pytest.mark.soak
@@ -140,25 +142,26 @@ def test_a_page_is_traced_to_the_steps_of_both_runs(months: Months) -> None:
     october, november = months.steps("october"), months.steps("november")
     fates = set()
     for row in PAGES:
-        found = trace(months.store, "test", "november", row["url"])
+        answer = trace(months.store, "test", "november", row["url"])
+        found = answer.to_json()
         (before,) = found["before"]
         own, earlier = ([one["steps"] for one in part["documents"]] for part in (found, before))
         assert before["checkpoint"] == "test/checkpoint@october"
         assert own == ([november[row["id"]]] if row in READ["november"] else [])
         assert earlier == ([october[row["id"]]] if row in READ["october"] else [])
-        assert trace(months.store, "test", "november", row["id"])["before"] == found["before"]
+        assert trace(months.store, "test", "november", row["id"]).to_json()["before"] == found["before"]
         fates.add((bool(own), bool(earlier)))
-        text = render(found)
+        text = render(answer)
         assert "before: test/checkpoint@october, from whose weights the run began" in text
         assert ("none of the 12 steps read it" in text.partition("before:")[2]) == (not earlier or not earlier[0]) or (
             "held out" in text
         )
     assert fates == {(True, False), (False, True), (True, True)}
-    assert trace(months.store, "test", "october", PAGES[0]["url"])["before"] == []
+    assert trace(months.store, "test", "october", PAGES[0]["url"]).to_json()["before"] == []
 
 
 def test_a_domain_and_a_step_name_the_run_before(months: Months) -> None:
-    found = trace(months.store, "test", "november", "domain:h3.org")
+    found = trace(months.store, "test", "november", "domain:h3.org").to_json()
     counts = [sum("//h3.org/" in row["url"] for row in READ[month]) for month in ("november", "october")]
     assert [found["count"], found["before"][0]["count"]] == counts
     step = render(trace(months.store, "test", "november", "step:3"))
@@ -166,7 +169,7 @@ def test_a_domain_and_a_step_name_the_run_before(months: Months) -> None:
 
 
 def test_what_a_version_has_is_not_looked_for_in_the_run_before(months: Months, tmp_path: Path) -> None:
-    found = trace(months.store, "test", "november", PAGES[59]["url"])["artifacts"]
+    found = trace(months.store, "test", "november", PAGES[59]["url"]).to_json()["artifacts"]
     assert {name for name in found.values() if not name.endswith("@november")} == set()
 
     def by_hand(kind: str, version: str, **inputs: Artifact) -> Artifact:
@@ -190,12 +193,13 @@ def test_an_explanation_names_the_run_before_that_read_the_page(months: Months) 
     row = max(
         (row for row in PAGES[20:40] if october[row["id"]] and november[row["id"]]), key=lambda row: len(row["text"])
     )
-    found = explain(months.store, "test", "november", row["text"])
+    answer = explain(months.store, "test", "november", row["text"])
+    found = answer.to_json()
     pages = {one["id"]: one for span in found["spans"] for one in span["documents"]}
     (before,) = pages[row["id"]]["before"]
     assert (before["checkpoint"], before["steps"]) == ("test/checkpoint@october", october[row["id"]])
     assert before["first_checkpoint"] == (6 if before["steps"][0] < 6 else 12)
-    assert "before: test/checkpoint@october read the page in steps" in render_explanation(found)
+    assert "before: test/checkpoint@october read the page in steps" in render_explanation(answer)
 
 
 def test_the_registered_model_names_its_origin(months: Months) -> None:

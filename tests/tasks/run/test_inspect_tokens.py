@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.trace.inspect import inspect, render
+from tasks.run.trace.inspect import inspect
 from tests.corpora import Made, corpus
 from tests.tasks.run.test_trace import make
 
@@ -26,33 +26,36 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_shard_shows_its_counts_and_its_first_documents(run: Run) -> None:
     shards = ShardSet.open(run[1].shards)
     name = shards.names("web")[0]
-    found = inspect(Store(str(run[0])), "test", "dev", name)
+    answer = inspect(Store(str(run[0])), "test", "dev", name)
+    found = answer.to_json()
     shard = shards.shard(name)
     assert (found["documents"], found["tokens"]) == (shard.rows, int(shard.lengths.sum()))
     texts = {row["url"]: row["text"] for row in corpus(60)}
     for document in found["first_documents"]:
         assert document["text"] == texts[document["url"]] + "<|endoftext|>"
-    assert f"shard {name}: {shard.rows:,} documents" in render(found)
+    assert f"shard {name}: {shard.rows:,} documents" in answer.text()
 
 
 def test_a_sequence_tells_its_documents_apart(run: Run) -> None:
     plan = Plan.open(run[1].plan)
     texts = {row["url"]: row["text"] for row in corpus(60)}
     for sequence in range(plan.sequences["web"]):
-        found = inspect(Store(str(run[0])), "test", "dev", f"web:{sequence}")
+        answer = inspect(Store(str(run[0])), "test", "dev", f"web:{sequence}")
+        found = answer.to_json()
         slices = found["slices"]
         assert [piece["pos"] for piece in slices] == [sum(p["length"] for p in slices[:i]) for i in range(len(slices))]
         assert sum(piece["length"] for piece in slices) == 32
         for piece in slices:
             assert piece["text"].removesuffix("<|endoftext|>").strip("\ufffd") in texts[piece["url"]]
-        assert all(piece["url"] in render(found) for piece in slices)
+        assert all(piece["url"] in answer.text() for piece in slices)
 
 
 def test_a_batch_shows_the_sequences_of_its_step(run: Run) -> None:
-    found = inspect(Store(str(run[0])), "test", "dev", "step:7")
+    answer = inspect(Store(str(run[0])), "test", "dev", "step:7")
+    found = answer.to_json()
     assert len(found["sequences"]) == 4
     assert all(row["tokens"] + row["padding"] == 32 for row in found["sequences"])
-    assert render(found).startswith("step 7: 4 sequences of 32 tokens")
+    assert answer.text().startswith("step 7: 4 sequences of 32 tokens")
     assert json.loads(json.dumps(found)) == found
 
 

@@ -69,7 +69,7 @@ def test_the_audit_of_takedowns_looks_into_the_index_and_the_next_version_frees_
     run_stage(request, "takedown", version="t1", tracking=TrackingContext("", recipe.name))
 
     def present() -> dict[str, int]:
-        return {one["artifact"]: one["present"] for one in audit(store, "smoke")["checked"]}
+        return {one["artifact"]: one["present"] for one in audit(store, "smoke").to_json()["checked"]}
 
     assert present()["smoke/dedup_index@1"] == 1
     run(recipe, "2")

@@ -55,7 +55,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert artifact(recipe, "smoke/documents@1").record.content == before["consolidate"].content
     with pytest.raises(DriftError, match=r"the takedown smoke/takedown@.* came into force after it was made"):
         made(recipe, ("consolidate",), "1")
-    found = audit(open_store(recipe), recipe.name)
+    found = audit(open_store(recipe), recipe.name).to_json()
     assert [(one["kind"], one["present"]) for one in found["checked"]] == [("documents", 1), ("plan", 1)]
     assert main(["audit", "--recipe", text]) == 1
     assert "made before the takedown: run corpus again" in capsys.readouterr().out
@@ -67,7 +67,8 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     after = made(recipe, REFINE + TOKENS, "2", "1")
     assert [stage for stage in REFINE if not after[stage].skipped] == ["consolidate"]
     assert after["consolidate"].rows["takedown"] == 1
-    found = audit(open_store(recipe), recipe.name)
+    answer = audit(open_store(recipe), recipe.name)
+    found = answer.to_json()
     assert found["absent"]
     assert found["takedowns"] == [
         {
@@ -82,7 +83,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert found["values"] == {"document": [gone]}
     assert main(["audit", "--recipe", text, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
-    assert "for Ann: asked" in render(found)
+    assert "for Ann: asked" in render(answer)
 
     # And back: what is lifted is judged as if it had never been taken down.
     lifted = ["takedown", "--recipe", text, "--lift", gone, "--reason", "a slip", "--date", "2026-11-22T00:00:00+00:00"]
@@ -90,9 +91,10 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     back = made(recipe, ("extract", "annotate", "dedup", "consolidate"), "3", "2")["consolidate"]
     assert artifact(recipe, "smoke/documents@3").record.content == before["consolidate"].content
     assert "takedown" not in back.rows
-    found = audit(open_store(recipe), recipe.name)
+    answer = audit(open_store(recipe), recipe.name)
+    found = answer.to_json()
     assert [(one["new"], one["lifts"]) for one in found["takedowns"]] == [({}, {}), ({}, {"document": 1})]
-    assert "nothing new, lifts 1 document: a slip" in render(found)
+    assert "nothing new, lifts 1 document: a slip" in render(answer)
 
 
 def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(recipe: Recipe) -> None:
@@ -140,7 +142,7 @@ def test_the_newest_crawl_db_is_free_of_what_no_cycle_can_have_fetched(recipe: R
         schema = pa.schema([("url", pa.string()), ("next_due", pa.timestamp("us", tz="UTC"))])
         known = by_hand(recipe, "crawldb/p0", version, "urls.parquet", pa.Table.from_pylist(rows, schema=schema))
         by_hand(recipe, "warc", version, "manifest.parquet", pa.table({"path": ["a"]}), known)
-        (checked,) = audit(open_store(recipe), recipe.name)["checked"]
+        (checked,) = audit(open_store(recipe), recipe.name).to_json()["checked"]
         assert (checked["artifact"], checked["present"]) == (f"smoke/crawldb/p0@{version}", present)
         assert checked["examples"] == ["http://www.gone.net/a"] * present
 

@@ -14,7 +14,8 @@ from tasks.formats.documents.document import REJECTED as NO_DOCUMENT
 from tasks.formats.tokens.order import Order
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
-from tasks.run.trace.trace import render, trace, trace_domain, trace_step
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace, trace_domain, trace_step
 from tasks.stages.tokens import EncodeConfig, PackConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
@@ -69,13 +70,13 @@ def test_every_page_is_traced_to_exactly_the_steps_that_read_it(run: tuple) -> N
     steps, *_ = reading(made, checkpoint)
     store, splits = Store(str(folder)), set()
     for row in corpus(60):
-        found = trace(store, "test", "dev", row["url"])
+        found = trace(store, "test", "dev", row["url"]).to_json()
         (document,) = found["documents"]
         assert (document["id"], document["fate"], document["warc_offset"]) == (row["id"], "kept", 7)
         assert document["steps"] == sorted(steps[row["id"]])
         seen_by = [count for count in (10, 20) if any(step < count for step in document["steps"])]
         assert document["checkpoints"] == seen_by
-        assert trace(store, "test", "dev", row["id"])["documents"] == found["documents"]
+        assert trace(store, "test", "dev", row["id"]).to_json()["documents"] == found["documents"]
         splits.add(document["split"])
     assert splits == {"train", "heldout"}
 
@@ -84,15 +85,16 @@ def test_a_domain_is_traced_to_all_its_kept_pages_and_their_steps(run: tuple) ->
     folder, made, checkpoint = run
     steps, *_ = reading(made, checkpoint)
     store = Store(str(folder))
-    found = trace(store, "test", "dev", "domain:H3.org")
+    answer = trace(store, "test", "dev", "domain:H3.org")
+    found = answer.to_json()
     wanted = {row["id"]: sorted(steps[row["id"]]) for row in corpus(60) if row["url"].startswith("https://h3.org/")}
     assert {document["id"]: document["steps"] for document in found["documents"]} == wanted
     assert found["count"] == len(wanted) == 9
-    assert "h3.org and the hosts below it: 9 kept documents" in render(found)
-    some = {**found, **trace_domain(store, "test", "dev", "h3.org", 2)}
-    assert some["documents"] == found["documents"][:2]
+    assert "h3.org and the hosts below it: 9 kept documents" in render(answer)
+    some = trace_domain(store, "test", "dev", "h3.org", 2)
+    assert some.to_json()["documents"] == found["documents"][:2]
     assert "and 7 more" in render(some)
-    assert trace(store, "test", "dev", "domain:nowhere.org")["count"] == 0
+    assert trace(store, "test", "dev", "domain:nowhere.org").to_json()["count"] == 0
     for name, cause in (("org", "is a public suffix"), ("https://h3.org/", "is no name of a host")):
         with pytest.raises(InputError, match=cause):
             trace(store, "test", "dev", f"domain:{name}")
@@ -108,7 +110,7 @@ def test_a_plan_packed_by_another_column_is_traced_to_the_steps_that_read_each_p
     checkpoint = trained(tmp_path, made, "by-language")
     steps, *_ = reading(made, checkpoint)
     for row in corpus(60):
-        (document,) = trace(Store(str(tmp_path)), "test", "by-language", row["url"])["documents"]
+        (document,) = trace(Store(str(tmp_path)), "test", "by-language", row["url"]).to_json()["documents"]
         assert document["steps"] == sorted(steps[row["id"]])
     assert {source for source, _, _ in reading(made, checkpoint)[1].batch(0)} == {"de", "en"}
 
@@ -123,22 +125,24 @@ def test_from_an_object_store_the_answers_are_the_same_and_the_requests_counted(
                 file.write(local.read(path))
     kept = corpus(60)[0]
     for what in (kept["url"], kept["id"], COPY["url"], "https://h1.org/empty", "domain:h3.org", "step:7"):
-        before, expected = s3.faults.requests, trace(local, "test", "dev", what)
-        found = trace(remote, "test", "dev", what)
+        before, expected = s3.faults.requests, trace(local, "test", "dev", what).to_json()
+        answer = trace(remote, "test", "dev", what)
+        found = answer.to_json()
         assert found["requests"] == s3.faults.requests - before > 0
         assert {**found, "requests": 0} == expected
-        assert f"({found['requests']:,} requests)" in render(found)
+        assert f"({found['requests']:,} requests)" in render(answer)
     fetched = [path.stat().st_size for path in (tmp_path / "cache").glob("*") if path.is_file()]
     assert len(fetched) <= 1, "a file was fetched whole, other than the losses of the steps"
 
 
 def test_of_a_large_step_the_pages_of_some_sequences_are_shown_or_all(run: tuple) -> None:
     store = Store(str(run[0]))
-    whole = trace_step(store, "test", "dev", 3, None)
-    found = trace_step(store, "test", "dev", 3, 2)
+    whole = trace_step(store, "test", "dev", 3, None).to_json()
+    answer = trace_step(store, "test", "dev", 3, 2)
+    found = answer.to_json()
     assert found["sequences"][:2] == whole["sequences"][:2]
     assert [set(one) for one in found["sequences"][2:]] == [{"source", "sequence", "epoch"}] * 2
-    assert "and 2 more sequences: --all shows their pages" in render({**found, "requests": 0})
+    assert "and 2 more sequences: --all shows their pages" in render(answer)
 
 
 def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:
@@ -146,7 +150,7 @@ def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:
     _, order, plan, shards = reading(made, checkpoint)
     urls = {row["id"]: row for row in corpus(60)}
     for step in (0, 7, 19):
-        found = trace(Store(str(folder)), "test", "dev", f"step:{step}")
+        found = trace(Store(str(folder)), "test", "dev", f"step:{step}").to_json()
         assert found["first_checkpoint"] == (10 if step < 10 else 20)
         told = [(one["source"], one["sequence"], one["epoch"]) for one in found["sequences"]]
         assert told == order.batch(step)
@@ -164,29 +168,31 @@ def test_a_step_is_traced_to_the_pages_and_the_text_it_read(run: tuple) -> None:
 
 
 def test_a_rejected_page_says_why_and_where_its_capture_lies(run: tuple) -> None:
-    found = trace(Store(str(run[0])), "test", "dev", COPY["url"])
+    answer = trace(Store(str(run[0])), "test", "dev", COPY["url"])
+    found = answer.to_json()
     (document,) = found["documents"]
     assert document["fate"] == "rejected"
     assert document["reasons"] == ["near_duplicate", "gopher_short_doc"]
     assert (document["warc_file"], document["warc_offset"]) == ("b.warc.gz", 99)
-    text = render(found)
+    text = render(answer)
     assert "b.warc.gz at byte 99" in text
     assert f"a copy of {corpus(60)[0]['id']}" in text
 
 
 def test_a_capture_without_a_document_and_an_unknown_page_are_told_apart(run: tuple) -> None:
     store = Store(str(run[0]))
-    found = trace(store, "test", "dev", "https://h1.org/empty")
+    answer = trace(store, "test", "dev", "https://h1.org/empty")
+    found = answer.to_json()
     assert found["documents"] == []
     assert found["captures_without_document"][0]["reason"] == "no_text"
-    assert "gave no document (no_text)" in render(found)
+    assert "gave no document (no_text)" in render(answer)
     assert "never captured" in render(trace(store, "test", "dev", "https://h1.org/unknown"))
 
 
 def test_a_url_is_found_in_another_spelling(run: tuple) -> None:
     row = corpus(60)[0]
     spelled = row["url"].replace("https://h0.org", "HTTPS://H0.org:443") + "#top"
-    assert trace(Store(str(run[0])), "test", "dev", spelled)["documents"][0]["url"] == row["url"]
+    assert trace(Store(str(run[0])), "test", "dev", spelled).to_json()["documents"][0]["url"] == row["url"]
 
 
 def test_the_text_names_capture_sequences_steps_and_checkpoints(run: tuple) -> None:
@@ -196,7 +202,7 @@ def test_the_text_names_capture_sequences_steps_and_checkpoints(run: tuple) -> N
     assert any("held out   measures bits per byte" in text for text in texts)
     step = render(trace(store, "test", "dev", "step:0"))
     assert "step 0 of 20: 4 sequences, first in checkpoint step-00000010" in step
-    assert json.loads(json.dumps(trace(store, "test", "dev", "step:0")))["kind"] == "step"
+    assert json.loads(json.dumps(trace(store, "test", "dev", "step:0").to_json()))["kind"] == "step"
 
 
 def test_a_step_the_run_never_had_is_refused(run: tuple) -> None:
@@ -211,10 +217,11 @@ def test_before_training_a_page_is_traced_as_far_as_there_are_artifacts(tmp_path
     with pytest.raises(InputError, match="nothing was trained"):
         trace(store, "test", "dev", "step:0")
     tokens_in(tmp_path, rows)
-    found = trace(store, "test", "dev", rows[0]["url"])
+    answer = trace(store, "test", "dev", rows[0]["url"])
+    found = answer.to_json()
     assert found["run"] is None
     assert found["documents"][0]["sequences"]
-    assert "none yet: nothing was trained" in render(found)
+    assert "none yet: nothing was trained" in render(answer)
     with pytest.raises(InputError, match="nothing of other@dev"):
         trace(store, "other", "dev", rows[0]["url"])
 
@@ -226,7 +233,7 @@ def test_trace_follows_the_records_and_not_equal_version_names(run: tuple, tmp_p
     )
     inputs = {"shards": made.shards, "plan": made.plan}
     run_stage_in(tmp_path, "tasks.stages.train.stage", config, inputs, kind="checkpoint", version="v2")
-    found = trace(Store(str(tmp_path)), "test", "v2", corpus()[0]["url"])
+    found = trace(Store(str(tmp_path)), "test", "v2", corpus()[0]["url"]).to_json()
     assert found["artifacts"]["checkpoint"] == "test/checkpoint@v2"
     assert found["artifacts"]["documents"] == "test/documents@dev"
     assert found["documents"][0]["fate"] == "kept"

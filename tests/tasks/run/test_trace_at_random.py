@@ -60,7 +60,7 @@ def test_a_thousand_tokens_are_traced_to_a_page_whose_text_has_them_there(run: R
     compared = 0
     for step, places in wanted.items():
         tokens = run.batches.batch(step).tokens
-        found = trace(run.store, "test", "dev", f"step:{step}")["sequences"]
+        found = trace(run.store, "test", "dev", f"step:{step}").to_json()["sequences"]
         for sequence, position in places:
             pieces = found[sequence]["slices"]
             hits = [one for one in pieces if one["pos"] <= position < one["pos"] + one["length"]]
@@ -83,7 +83,7 @@ def test_three_hundred_pages_are_traced_to_the_steps_of_a_replay_of_all_batches(
     rows = random.Random(12).sample(ROWS, 300)
     read = 0
     for row in rows:
-        (document,) = trace(run.store, "test", "dev", row["url"])["documents"]
+        (document,) = trace(run.store, "test", "dev", row["url"]).to_json()["documents"]
         assert document["id"] == row["id"]
         place = (document["shard"], document["row"])
         assert document["steps"] == sorted(uid_steps.get(place, ())), row["url"]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tasks.core.store import Store
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig, TrainSpec
 from tasks.trainer.loop import Trainer
 from tasks.trainer.parallel.ranks import Ranks
@@ -47,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_a_step_that_was_refused_or_passed_over_says_so_and_why(store: Store) -> None:
-    reasons = {step: trace(store, "test", "dev", f"step:{step}")["skipped"] for step in range(20)}
+    reasons = {step: trace(store, "test", "dev", f"step:{step}").to_json()["skipped"] for step in range(20)}
     # Steps 10 to 14 are refused after the damage of step 9; the checkpoint of step 8 is the last one before.
     over = {step: "passed_over" for step in range(8, 15)}
     assert {step: why for step, why in reasons.items() if why} == {REFUSED: "loss_not_finite", **over}
@@ -58,7 +59,7 @@ def test_a_page_has_trained_the_model_only_in_the_other_steps(store: Store) -> N
     skipped = {REFUSED, *range(8, 15)}
     unread = 0
     for row in corpus(60):
-        (document,) = trace(store, "test", "dev", row["url"])["documents"]
+        (document,) = trace(store, "test", "dev", row["url"]).to_json()["documents"]
         assert document["skipped_steps"] == [step for step in document["steps"] if step in skipped]
         assert bool(document["checkpoints"]) == bool(set(document["steps"]) - skipped)
         unread += bool(document["steps"]) and not document["checkpoints"]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_recipe_parts import RECIPE
 from tests.tasks.stages.extract.made_pdf import lines, pdf
@@ -32,7 +33,8 @@ def test_a_step_names_file_and_pages_of_what_it_read(tmp_path: Path) -> None:
     recipe = Recipe.load(tmp_path / "mine.toml")
     for stage in STAGES:
         run_stage(recipe, stage, version="1", tracking=TrackingContext("", recipe.name))
-    found = trace(open_store(recipe), "mine", "1", "step:0")
+    answer = trace(open_store(recipe), "mine", "1", "step:0")
+    found = answer.to_json()
     slices = [one for sequence in found["sequences"] for one in sequence["slices"]]
     # Sequences are shorter than the excerpts, so `text` is all that was read.
     named = [{number for number in range(1, PAGES + 1) if f" p{number} " in one["text"]} for one in slices]
@@ -40,7 +42,7 @@ def test_a_step_names_file_and_pages_of_what_it_read(tmp_path: Path) -> None:
     assert all(len(one["pages"]) == 1 for numbers, one in zip(named, slices, strict=True) if len(numbers) == 1)
     assert len(set.union(*named)) > 1
     assert not any("@" in one["text"] for one in slices)
-    told = render(found).split("\n")
+    told = render(answer).split("\n")
     one = slices[0]
     last = one["start"] + one["length"] - 1
     pages = ", ".join(map(str, one["pages"]))

@@ -8,7 +8,8 @@ from tasks.core.errors import DriftError, InputError
 from tasks.formats.documents.examples import Examples
 from tasks.run.trace.audit import audit
 from tasks.run.trace.audit import render as render_audit
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tests.tasks.run.tunings import PAPER, Tunings, tunings
 
 __all__ = ["tunings"]
@@ -20,7 +21,9 @@ def steps_with(tunings: Tunings, version: str, url: str) -> list[int]:
     """The steps of a fine-tuning that name a page, asked one by one."""
     steps = range(4)
     return [
-        s for s in steps if any(r["url"] == url for r in trace(tunings.store, "mine", version, f"tuned:{s}")["rows"])
+        s
+        for s in steps
+        if any(r["url"] == url for r in trace(tunings.store, "mine", version, f"tuned:{s}").to_json()["rows"])
     ]
 
 
@@ -28,7 +31,7 @@ def test_a_step_names_chunks_documents_pages_and_boxes(tunings: Tunings) -> None
     examples = Examples(tunings.artifact("examples", "1"))
     chunks = tunings.artifact("chunks", "1")
     rows = {row["id"]: row for path in chunks.files("chunks/") for row in chunks.table(path).to_pylist()}
-    found = [row for step in range(4) for row in trace(tunings.store, "mine", "1", f"tuned:{step}")["rows"]]
+    found = [row for step in range(4) for row in trace(tunings.store, "mine", "1", f"tuned:{step}").to_json()["rows"]]
     assert found
     for row in found:
         chunk = rows[row["chunk"]]
@@ -47,9 +50,9 @@ def test_a_step_names_chunks_documents_pages_and_boxes(tunings: Tunings) -> None
 
 
 def test_a_page_is_traced_to_the_steps_of_the_base_and_of_what_was_tuned_from_it(tunings: Tunings) -> None:
-    by_url = trace(tunings.store, "mine", "1", PAPER)
+    by_url = trace(tunings.store, "mine", "1", PAPER).to_json()
     (document,) = by_url["documents"]
-    by_id = trace(tunings.store, "mine", "1", document["id"])
+    by_id = trace(tunings.store, "mine", "1", document["id"]).to_json()
     for found in (by_url, by_id):
         one = next(one for one in found["tuned"] if one["model"] == "mine/finetuned@1")
         assert (one["bases"], one["problem"]) == (["mine/checkpoint@1"], "")
@@ -58,14 +61,14 @@ def test_a_page_is_traced_to_the_steps_of_the_base_and_of_what_was_tuned_from_it
         assert tuned["steps"] == steps_with(tunings, "1", PAPER) != []
         assert [row["pages"] for row in tuned["examples"]] == [[1], [2]]
         assert tuned["checkpoints"] == [count for count in (2, 4) if count > tuned["steps"][0]]
-    told = render(by_url)
+    told = render(trace(tunings.store, "mine", "1", PAPER))
     assert "fine-tuned: mine/finetuned@1, begun from mine/checkpoint@1" in told
     assert "  examples   2 chunks, of page 1, 2" in told
     # Asked at a version that has nothing but a fine-tuning, the steps are those of its base.
     taught = tunings.tune("taught", examples__chunks={"sources": ["notes"]})
     assert taught.record.inputs[0].role == "base"
-    note = trace(tunings.store, "mine", "taught", NOTE)
-    assert note["documents"] == trace(tunings.store, "mine", "1", NOTE)["documents"]
+    note = trace(tunings.store, "mine", "taught", NOTE).to_json()
+    assert note["documents"] == trace(tunings.store, "mine", "1", NOTE).to_json()["documents"]
     assert {one["model"] for one in note["tuned"]} == {"mine/finetuned@1", "mine/finetuned@taught"}
     assert "none of the 4 steps read it" in render(trace(tunings.store, "mine", "taught", PAPER))
 
@@ -89,7 +92,9 @@ def test_a_model_tuned_further_names_all_its_bases_in_any_recipe(tunings: Tuning
         "tokenizer": "other/tokenizer@1",
         "files": "external:files",
     }
-    (one,) = (one for one in trace(tunings.store, "mine", "1", PAPER)["tuned"] if one["model"].startswith("other/"))
+    (one,) = (
+        one for one in trace(tunings.store, "mine", "1", PAPER).to_json()["tuned"] if one["model"].startswith("other/")
+    )
     assert one["bases"] == ["mine/finetuned@1", "mine/checkpoint@1"]
     assert one["documents"][0]["url"] == PAPER
 
@@ -115,8 +120,8 @@ def test_documents_that_were_learned_as_chunks_are_no_held_out_text_of_the_compa
 def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tunings: Tunings) -> None:
     other = tuned_elsewhere(tunings)
     tunings.run("examples", "late", examples__chunks={"sources": ["papers", "notes"]})
-    read = trace(tunings.store, "mine", "1", "step:0")["sequences"][0]["slices"][0]
-    (paper,) = trace(tunings.store, "mine", "1", PAPER)["documents"]
+    read = trace(tunings.store, "mine", "1", "step:0").to_json()["sequences"][0]["slices"][0]
+    (paper,) = trace(tunings.store, "mine", "1", PAPER).to_json()["documents"]
     tunings.run("takedown", "t1", None, takedown__documents=[read["id"], paper["id"]], takedown__reason="asked")
     report = json.loads(tunings.artifact("takedown", "t1").read("report.json"))
     met = {one["artifact"]: one for one in report["artifacts"]}
@@ -129,9 +134,10 @@ def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tuni
     assert met["other/finetuned@1"]["documents"] == 2
     assert met["other/finetuned@1"]["steps"] > 0, "its own, with chunks of this recipe"
     assert met["other/examples@1"]["documents"] == 2
-    found = audit(tunings.store, "mine")
+    answer = audit(tunings.store, "mine")
+    found = answer.to_json()
     assert "mine/finetuned@1" in {one["artifact"] for one in found["models"]}
-    assert "mine/finetuned@1 " in render_audit(found)
+    assert "mine/finetuned@1 " in render_audit(answer)
     assert [one["says"][:7] for one in found["checked"] if one["kind"] in ("chunks", "examples")] == ["present"] * 2
 
     with pytest.raises(DriftError, match=r"the takedown mine/takedown@t1 came into force after it was made"):
@@ -142,7 +148,7 @@ def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tuni
     gone = [row for path in chunks.files("chunks/") for row in chunks.table(path, ["document"]).to_pylist()]
     assert rejected == {"takedown": sum(row["document"] in (read["id"], paper["id"]) for row in gone)}
     assert "has learned from 1 document now taken down" in free.record.note
-    (checked,) = (one for one in audit(tunings.store, "mine")["checked"] if one["kind"] == "examples")
+    (checked,) = (one for one in audit(tunings.store, "mine").to_json()["checked"] if one["kind"] == "examples")
     assert (checked["artifact"], checked["says"]) == ("mine/examples@free", "absent")
     other.run("examples", "2")
     assert other.artifact("examples", "2").record.rejected["takedown"] == rejected["takedown"]
@@ -150,9 +156,9 @@ def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tuni
     tunings.run("finetune", "late")
     late = tunings.artifact("finetuned", "late")
     assert "mine/takedown@t1" in {ref.address for ref in late.record.inputs}
-    rows = [row for step in range(4) for row in trace(tunings.store, "mine", "late", f"tuned:{step}")["rows"]]
+    rows = [row for step in range(4) for row in trace(tunings.store, "mine", "late", f"tuned:{step}").to_json()["rows"]]
     assert {row["url"] for row in rows if row.get("withheld")} == {PAPER, read["url"]} & {row["url"] for row in rows}
-    models = {one["model"]: one for one in trace(tunings.store, "mine", "1", PAPER)["tuned"]}
+    models = {one["model"]: one for one in trace(tunings.store, "mine", "1", PAPER).to_json()["tuned"]}
     assert models["mine/finetuned@late"]["documents"][0]["steps"] == []
     assert models["mine/finetuned@late"]["documents"][0]["withheld_from"] == 0
     assert other.artifact("finetuned", "1").verify() == tunings.artifact("examples", "1").verify() == []

@@ -29,7 +29,8 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
-from tasks.run.trace.trace import render, trace
+from tasks.run.trace.text import render
+from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
 from tasks.stages.annotate.measure import measure_part, measured
 from tests.s3_server import S3Server
@@ -426,9 +427,10 @@ def test_the_ledger_leads_from_a_column_to_its_group_and_back(recipe: Recipe) ->
 def test_a_trace_names_the_group_behind_every_column(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
-    found = trace(open_store(recipe), "demo", "2", "file://texts/0.txt")
+    answer = trace(open_store(recipe), "demo", "2", "file://texts/0.txt")
+    found = answer.to_json()
     assert found["artifacts"]["attributes"] == "demo/attributes@2"
     assert {name: one["group"] for name, one in found["measured"].items()} == {**at("1", *USE), **at("2", "c4")}
     c4 = artifact(recipe, "measured/c4", "2").record
-    assert f"demo/measured/pii@1 ({found['measured']['pii']['fingerprint'][:12]})" in render(found)
+    assert f"demo/measured/pii@1 ({found['measured']['pii']['fingerprint'][:12]})" in render(answer)
     assert found["measured"]["c4"]["fingerprint"] == c4.fingerprint

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
-from tasks.run.trace.tuned import trace_tuned
+from tasks.run.trace.trace import trace_tuned
 from tasks.trainer.config import LoraConfig
 from tasks.trainer.model import model_file
 from tasks.trainer.place import LAYOUT_VARIABLE, Layout
@@ -103,7 +103,7 @@ def test_a_step_names_the_rows_that_it_has_read(made: Made, base: Artifact, exam
     tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
     parts = ExampleBatches(spec).microbatches(3, [0, 1]).values()
     text = " ".join(tokenizer.decode(tokens.tolist()) for part in parts for tokens in part.tokens)
-    found = trace_tuned(tuned.store, "test", "dev", 3)["rows"]
+    found = trace_tuned(tuned.store, "test", "dev", 3).to_json()["rows"]
     assert all(row["file"] == "rows.jsonl" and INSTRUCTIONS[row["line"] - 1]["id"] == row["id"] for row in found)
     prompts = Counter(INSTRUCTIONS[row["line"] - 1]["prompt"] for row in found)
     assert prompts

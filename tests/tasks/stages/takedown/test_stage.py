@@ -77,7 +77,7 @@ def test_the_audit_names_the_models_that_have_read_it_and_the_report_those_that_
     with store.write("test/checkpoint/running/.epochs/000001.json") as file:
         file.write(b"{}")
     before = take_down(folder, "audited", *in_force(store, "test"), domains="h2.org")
-    (listed,) = audit(store, "test")["models"]
+    (listed,) = audit(store, "test").to_json()["models"]
     assert listed["artifact"] == str(checkpoint.address)
     assert listed["checkpoints"] == [10, 20]
     assert "test/checkpoint@dev                      has read " in render(audit(store, "test"))

@@ -46,7 +46,7 @@ def test_a_plan_from_before_a_takedown_is_trained_on_without_its_documents(tmp_p
     assert of_artifact(checkpoint, GONE).rows == []
     assert str(taken.address) in {ref.address for ref in checkpoint.record.inputs}
     for row in rows:
-        found = trace(Store(str(tmp_path)), "test", "dev", row["url"])["documents"][0]
+        found = trace(Store(str(tmp_path)), "test", "dev", row["url"]).to_json()["documents"][0]
         if DOMAIN in row["url"] and found["split"] == "train":
             assert (found["steps"], found["withheld_from"]) == ([], 0)
         else:
@@ -80,7 +80,7 @@ def test_a_takedown_during_a_run_is_met_at_a_checkpoint_and_reported_as_read_unt
     assert read == {uid: several for uid, several in expected.items() if several}
     uid = next(iter(read))
     later = next(step for step in sorted(steps[uid]) if step >= mark.step)
-    found = trace(Store(str(tmp_path)), "test", "dev", f"step:{later}")
+    found = trace(Store(str(tmp_path)), "test", "dev", f"step:{later}").to_json()
     slices = [piece for sequence in found["sequences"] for piece in sequence["slices"] if piece["id"] == uid]
     assert slices
     assert all(piece["withheld"] and not piece["text"] for piece in slices)
