@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import SourceFile
-from tasks.formats.documents.packing import explained, other_kind, packing_of, unpacked
+from tasks.formats.documents.external_files import SourceFile, explained, other_kind, packing_of, unpacked
 
 BLOCK = 1 << 20
 _FIRST = 512
@@ -44,7 +43,7 @@ class Form:
     """How the rows of a file stand in it.
 
     Attributes:
-        packing: see `tasks.formats.documents.packing.packing_of`.
+        packing: see `tasks.formats.documents.external_files.packing_of`.
         lines: whether each line is a row; else rows are the objects of its values.
         plain: whether its bytes are those that are read, so that reading can begin anywhere.
     """

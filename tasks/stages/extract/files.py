@@ -26,9 +26,8 @@ import pyarrow as pa
 
 from tasks.core import parquet
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import SourceFile
+from tasks.formats.documents.external_files import ZIP, SourceFile
 from tasks.formats.documents.json_rows import rows as json_rows
-from tasks.formats.documents.packing import ZIP
 from tasks.formats.documents.text import clean
 from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL

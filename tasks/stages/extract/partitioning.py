@@ -22,9 +22,8 @@ import pyarrow as pa
 from tasks.core import parquet
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import SourceFile, find
+from tasks.formats.documents.external_files import SourceFile, find, other_kind
 from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
-from tasks.formats.documents.packing import other_kind
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
 

@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import find
+from tasks.formats.documents.external_files import find, told_by
 from tasks.formats.documents.json_rows import form_of, parsed_rows, rows, text_of, value_ends
-from tasks.formats.documents.packing import told_by
 
 ROWS = [
     {"text": 'a "b" \\ {c} [d], e', "n": 1},
