@@ -28,7 +28,7 @@ from tasks.demo.run import RunRequest, Screen, run_request
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.chunks import asked
 from tasks.formats.documents.examples import Example, Examples
-from tasks.formats.tokens.origin import origin_of, tokenizer_of
+from tasks.formats.tokens.exposure import origin_of, tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.trace.text import tunings
 from tasks.run.trace.trace import PageTrace, trace

@@ -33,9 +33,9 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.core.terminal import Progress
 from tasks.formats.documents.tombstones import Tombstones, in_force
+from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.index import DocumentIndex
 from tasks.formats.tokens.marks import withheld_rows
-from tasks.formats.tokens.origin import tokenizer_of
 from tasks.formats.tokens.readings import TUNED
 from tasks.formats.tokens.shard import SPLITS, ShardSet, TokenFormat
 from tasks.formats.tokens.token_files import bin_type, write_megatron_index, write_tar

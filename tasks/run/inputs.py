@@ -28,7 +28,7 @@ from tasks.core.stage import Inputs
 from tasks.core.stage_spec import StageSpec
 from tasks.core.store import Store, open_outside
 from tasks.formats.documents.tombstones import FILES, TAKEDOWN, in_force
-from tasks.formats.tokens.origin import BASE, tokenizer_of
+from tasks.formats.tokens.exposure import BASE, tokenizer_of
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import Found, artifact_of_version, previous_inputs
 from tasks.run.recipe import Recipe

@@ -17,8 +17,8 @@ from tasks.core.config import nearest
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
+from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.mixture import Anneal, Mixture, repetitions, replayed, resolved
-from tasks.formats.tokens.origin import INITIAL
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec

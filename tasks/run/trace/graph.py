@@ -22,8 +22,8 @@ from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
 from tasks.formats.documents.key_index import OWN_FOLDER, KeyIndex
+from tasks.formats.tokens.exposure import origin_of, origin_ref
 from tasks.formats.tokens.index import DocumentIndex, Entry
-from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet

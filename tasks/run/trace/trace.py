@@ -27,9 +27,9 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import Tombstones
+from tasks.formats.tokens.exposure import origin_refs
 from tasks.formats.tokens.index import Entry
 from tasks.formats.tokens.marks import first_blank
-from tasks.formats.tokens.origin import origin_refs
 from tasks.formats.tokens.readings import TUNED, ExampleReadings, Reading, by_document
 from tasks.formats.tokens.shard import parse_shard_name
 from tasks.formats.web.canonical_url import canonical

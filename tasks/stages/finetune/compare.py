@@ -22,7 +22,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.examples import HELDOUT, Examples, has_heldout
-from tasks.formats.tokens.origin import origin_of
+from tasks.formats.tokens.exposure import origin_of
 from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.finetune import COMPARISON, TunedConfig

@@ -14,7 +14,7 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.tokens.origin import origin_refs
+from tasks.formats.tokens.exposure import origin_refs
 from tasks.stages.finetune import COMPARISON, TunedConfig
 from tasks.trainer.interchange.huggingface import WEIGHTS, chat_template, copy_renamed, small_files
 from tasks.trainer.model.model_file import last_weights

@@ -31,9 +31,10 @@ from tasks.formats.tokens.exposure import (
     in_shards,
     of_checkpoint,
     of_own_run,
+    origin_of,
+    origin_ref,
     row_of,
 )
-from tasks.formats.tokens.origin import origin_of, origin_ref
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.formats.web.canonical_url import canonical
 from tasks.stages.takedown import TakedownConfig

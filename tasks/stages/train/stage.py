@@ -28,8 +28,8 @@ from tasks.core.engine import Engine
 from tasks.core.errors import SupersededError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens import marks
+from tasks.formats.tokens.exposure import INITIAL
 from tasks.formats.tokens.marks import withheld_rows
-from tasks.formats.tokens.origin import INITIAL
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.train.monitor import Monitor
 from tasks.stages.train.report import loss_curve

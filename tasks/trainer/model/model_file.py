@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import changes
 from tasks.core.digest import sha256_of_file
 from tasks.core.errors import InputError
-from tasks.formats.tokens.origin import tokenizer_of
+from tasks.formats.tokens.exposure import tokenizer_of
 from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
