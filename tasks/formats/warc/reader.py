@@ -15,7 +15,7 @@ from fastwarc import WarcRecordType
 
 from tasks.formats.warc.arc import is_arc, read_arc
 from tasks.formats.warc.record import CAPTURES, Damage, Digest, Reason, Record, read_record, unread
-from tasks.formats.warc.resync import BOUNDARY, UNKNOWN, Bounds, Opening
+from tasks.formats.warc.seek import BOUNDARY, UNKNOWN, Bounds, Opening
 
 _HEADER_ERROR = "Invalid WARC header"
 _MARK, _SEAM = b"\nWARC/", 64
