@@ -17,12 +17,12 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import fastwarc
 from fastwarc import WarcRecordType
 
-from tasks.formats.warc.inflated import Inflated
 from tasks.formats.warc.record import Damage, Digest, Reason, Record, read_record
+from tasks.formats.warc.seek import Inflated
 
 _GZIP = b"\x1f\x8b\x08"
 _LONGEST_LINE = 1 << 16
-_BLOCK = 1 << 20
+_PACKED_BLOCK = 1 << 20
 _ADDRESS = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]{0,30}:")
 _IP = re.compile(rb"[0-9A-Fa-f.:]{2,45}")
 _DATE = re.compile(rb"\d{8,20}")
@@ -93,7 +93,7 @@ class _Block:
 
     def read(self, size: int = -1) -> bytes:
         """Returns the next bytes, not more than `size`; b"" at the end."""
-        size = size if size > 0 else _BLOCK
+        size = size if size > 0 else _PACKED_BLOCK
         if self._head:
             data, self._head = self._head[:size], self._head[size:]
         elif self.left:

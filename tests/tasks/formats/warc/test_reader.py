@@ -18,9 +18,9 @@ import pytest
 from fastwarc import WarcRecordType, ZstdWriter
 
 from tasks.formats.warc.archive import capture_at
-from tasks.formats.warc.inflated import Inflated
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record, dechunk, quick_digest
+from tasks.formats.warc.seek import Inflated
 from tasks.formats.web.content_encoding import decode
 from tests.tasks.stages.extract.conftest import record
 
