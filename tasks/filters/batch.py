@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from tasks.filters.counting.lines import Lines
+from tasks.filters.counting.columns import Lines
 from tasks.filters.counting.words import Words, split
 from tasks.filters.language import UNDETERMINED
 
@@ -74,7 +74,7 @@ class Batch:
 
     @cached_property
     def line_columns(self) -> Lines:
-        """The lines of all documents as columns: faster than `lines` by far (`tasks.filters.counting.lines`)."""
+        """The lines of all documents as columns: faster than `lines` by far (`tasks.filters.counting.columns`)."""
         return Lines(self.column)
 
     @cached_property

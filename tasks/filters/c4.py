@@ -62,7 +62,7 @@ class C4Measures(Annotator):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from tasks.filters.counting.lines import one_of
+        from tasks.filters.counting.columns import one_of
 
         lines, words = batch.line_columns, batch.words
         candidates = words.line_stretches >= self.min_words

@@ -35,7 +35,7 @@ class FinewebMeasures(Annotator):
         """
         import numpy as np
 
-        from tasks.filters.counting.lines import one_of
+        from tasks.filters.counting.columns import one_of
         from tasks.filters.counting.words import SENTENCE_ENDS
 
         lines = batch.line_columns

@@ -16,7 +16,7 @@ from tasks.filters.base import Annotator, Filter, Measured, Reasons, share
 
 if TYPE_CHECKING:
     from tasks.filters.batch import Batch
-    from tasks.filters.counting.lines import Lines
+    from tasks.filters.counting.columns import Lines
 
 TOP = (2, 3, 4)
 DUPLICATE = (5, 6, 7, 8, 9, 10)

@@ -28,7 +28,7 @@ class ProseScore(Annotator):
 
     def measure(self, batch: "Batch") -> Mapping[str, Any]:
         """Returns `score` in 0..1, rounded to four digits."""
-        from tasks.filters.counting.lines import one_of
+        from tasks.filters.counting.columns import one_of
 
         lines = batch.line_columns
         chars = lines.stripped_chars
