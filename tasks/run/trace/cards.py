@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.core.artifact import Artifact, ArtifactId
+from tasks.core.pages import model_card, table
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.model_card import model_card, table
 from tasks.formats.tokens.exposure import Exposure, of_checkpoint, origin_refs
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.consolidate.funnel import STEPS, totals

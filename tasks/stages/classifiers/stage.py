@@ -20,9 +20,9 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
+from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Report
 from tasks.filters.learned.fasttext import MEANING
-from tasks.formats.model_card import model_card, table
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings
 from tasks.stages.classifiers.texts import Example, Examples, files_of, gather
 from tasks.stages.classifiers.training import Trained, baselines, scores_of, train

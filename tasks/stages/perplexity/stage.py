@@ -26,12 +26,12 @@ import numpy as np
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Part, Report
 from tasks.filters.batch import Batch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
-from tasks.formats.model_card import model_card, table
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig, Reference
 from tasks.stages.perplexity.estimate import Estimate, estimate
 from tasks.stages.perplexity.reference import (

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.core.pages import table
 from tasks.core.terminal import duration
-from tasks.formats.model_card import table
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import HOUR, cost
 from tasks.trainer.planning.measured import Measured
