@@ -20,8 +20,7 @@ from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
 from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
-from tasks.run.recipe_sections import READ, Sections
-from tasks.run.recipe_validation import inconsistencies, with_sources
+from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
 from tasks.stages.annotate import AnnotateConfig
 from tasks.stages.canary import CanaryConfig
 from tasks.stages.chunks import ChunksConfig
