@@ -25,7 +25,7 @@ from tasks.run.place import TrainPlace, all_filled, filled
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe
-from tasks.run.tracking.run import StageRun, keep_message, send_messages
+from tasks.run.tracking.send import StageRun, keep_message, send_messages
 from tasks.trainer.place import (
     CHECK_VARIABLE,
     CHECKPOINTS_VARIABLE,

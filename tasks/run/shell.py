@@ -281,7 +281,7 @@ def _ledger(options: argparse.Namespace) -> None:
 def _sync(options: argparse.Namespace) -> None:
     from tasks.core.errors import TransientError
     from tasks.run.runner import open_store
-    from tasks.run.tracking.run import send_messages, waiting_messages
+    from tasks.run.tracking.send import send_messages, waiting_messages
 
     store = open_store(_recipe(options))
     try:

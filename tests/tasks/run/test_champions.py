@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.run.tracking.run import OUTBOX, send_messages
+from tasks.run.tracking.send import OUTBOX, send_messages
 from tests.kills import die_in
 from tests.tasks.run.champions import JUDGED, STEPS, Champions, champions_in, recipe_in
 from tests.tasks.run.tracking.test_tracking import client, free_port, mlflow_server

@@ -16,7 +16,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.run.tracking import TrackingContext
-from tasks.run.tracking.run import StageRun
+from tasks.run.tracking.send import StageRun
 from tasks.stages.register import RegisterConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import TextModel

@@ -22,7 +22,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.store import Store
 from tasks.run.recipe import find_recipe
 from tasks.run.tracking import TrackingContext, describe
-from tasks.run.tracking.run import StageRun, keep_message, send_messages, waiting_messages
+from tasks.run.tracking.send import StageRun, keep_message, send_messages, waiting_messages
 from tests.conftest import run_stage_in
 from tests.tasks.run.toy_stage import ToyConfig
 
