@@ -1,51 +1,210 @@
 """Main text: the extractors of Sluice and the bare libraries on pages that people have marked, in one run.
 
-    python -m benchmarks.extraction --gold FOLDER --segments FOLDER [--rounds 3] [--only-stage] [--no-stage]
-        [--warc 'FOLDER/*.warc.gz']
+    python -m benchmarks.extraction --gold FOLDER --segments FOLDER [--rounds 3]
 
-The folders and the metrics are those of `benchmarks.gold_pages`; every F1 has a 95 % interval by a bootstrap over
-hosts. The trees of `blocks` were grown from these pages, and what they reach there says little; "blocks, unseen hosts"
-is the nested figure that `train_blocks` kept: each page is scored by trees that have seen nothing of its host.
+The pages of `--gold` have their whole main text; the metric is that of the public article extraction benchmark of
+Scrapinghub (now Zyte): 4-word shingles as multisets. The pages of `--segments` have segments that the main text must,
+and must not, contain; the metric is that of trafilatura's evaluation: recall is the share of the former that is found,
+precision their share in all segments found, white space aside. Every F1 has a 95 % interval by a bootstrap over hosts.
+The trees of `blocks` were grown from these pages, and their score here says little; "blocks, unseen hosts" is the
+nested figure that `train_blocks` kept: each page is scored by trees that have seen nothing of its host.
 
 Titles, authors, dates and names of sites are those that the pages' markers have written down: the share that is equal
 beside trafilatura's, case, punctuation and the order of several authors aside.
 
 Speed is pages per CPU-second of one process: the least time of each page over the rounds, summed up, the contenders
 taken in turn, so that a busy machine hits all alike. Ours includes what the library leaves out: the check for pages
-made to stall it, cleaning, title, author, date, licence. The whole stage runs on the same pages as a crawl stores
-them, from compressed records to committed Parquet, its child process included, in turn with the bare library from the
-same WARC file: as it comes, and asked to leave out what the fast extractor leaves out. `--warc` measures the stage on
-the pages of other files, too; `--only-stage` leaves the other figures as they are. Writes
-`benchmarks/results/extraction.json`.
+made to stall it, cleaning, title, author, date, licence. Writes `extraction.json`.
 """
 
-import argparse
+import gzip
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from resiliparse.parse.html import HTMLTree
 
-from benchmarks.extract_stage import captures_of, measure_stage
-from benchmarks.gold_pages import GoldPage, SegmentPage, read_pages, read_segments
-from benchmarks.harness import keep
-from benchmarks.train_blocks import scores
+from benchmarks.harness import keep, last, parser
+from tasks.formats.web.charset import decode
+from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_metadata import read_about
 
-RESULT = Path(__file__).parent / "results" / "extraction.json"
-TRAINED = Path(__file__).parent / "results" / "train_blocks.json"
-_SLOW = "trafilatura"
-_SLOW_ROUNDS = 2
-# The same pages several times under other addresses: one pass is too short to measure a stage by.
-_COPIES = 6
+_WORD = re.compile(r"\w+")
+_SLOW, _SLOW_ROUNDS = "trafilatura", 2
+_STATED = ("title", "author", "date", "sitename")
+
+
+@dataclass(frozen=True)
+class GoldPage:
+    """A page with the main text that a person has marked."""
+
+    name: str
+    url: str
+    raw: bytes
+    gold: str
+
+    @property
+    def html(self) -> str:
+        """The page as the extract stage decodes it."""
+        return decode(self.raw)
+
+    @property
+    def host(self) -> str:
+        """The page's host; its name if it has no URL."""
+        return host_of(self.url) or self.name
+
+
+@dataclass(frozen=True)
+class SegmentPage:
+    """A page with segments of its main text, and with segments of what is around it.
+
+    Attributes:
+        stated: what people have written down of it: `title`, `author`, `date`, `sitename` where they are known.
+    """
+
+    url: str
+    raw: bytes
+    wanted: tuple[str, ...]
+    unwanted: tuple[str, ...]
+    stated: dict[str, Any]
+
+    @property
+    def html(self) -> str:
+        """The page as the extract stage decodes it."""
+        return decode(self.raw)
+
+    @property
+    def host(self) -> str:
+        """The page's host."""
+        return host_of(self.url) or self.url
+
+
+@dataclass(frozen=True)
+class Score:
+    """Means over pages, by the benchmark's metric."""
+
+    precision: float
+    recall: float
+
+    @property
+    def f1(self) -> float:
+        """F1 of the mean precision and the mean recall."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+def read_pages(folder: Path) -> list[GoldPage]:
+    """Reads the labelled pages of a folder, in the order of their names."""
+    truth = json.loads((folder / "ground-truth.json").read_text("utf-8"))
+    pages = []
+    for name in sorted(truth):
+        raw = gzip.decompress((folder / "html" / f"{name}.html.gz").read_bytes())
+        pages.append(GoldPage(name, truth[name].get("url", ""), raw, truth[name]["articleBody"]))
+    return pages
+
+
+def read_segments(folder: Path) -> list[SegmentPage]:
+    """Reads the pages with segments of a folder, in its order."""
+    pages = []
+    for line in (folder / "pages.jsonl").read_text("utf-8").splitlines():
+        row = json.loads(line)
+        raw = gzip.decompress((folder / row["file"]).read_bytes())
+        pages.append(SegmentPage(row["url"], raw, tuple(row["with"]), tuple(row["without"]), row))
+    return pages
+
+
+def squeezed(text: str) -> str:
+    """Returns a text with one space for each run of white space."""
+    return " ".join(text.split())
+
+
+def found_segments(page: SegmentPage, text: str) -> tuple[int, int, int]:
+    """Returns how many wanted segments a text contains, how many there are, and how many unwanted ones it contains."""
+    held = squeezed(text)
+    wanted, unwanted = ([squeezed(one) in held for one in of] for of in (page.wanted, page.unwanted))
+    return sum(wanted), len(wanted), sum(unwanted)
+
+
+def segment_score(found: Sequence[tuple[int, int, int]]) -> Score:
+    """Scores the `found_segments` of some pages."""
+    right, wanted, wrong = np.sum(found, axis=0).tolist()
+    return Score(right / max(1, right + wrong), right / max(1, wanted))
+
+
+def shingle_score(found: Sequence[tuple[float, float]]) -> Score:
+    """Scores the `precision_and_recall` of some pages."""
+    return Score(*np.mean(found, axis=0).tolist())
+
+
+_Found = TypeVar("_Found")
+
+
+def interval(
+    found: Sequence[_Found], hosts: Sequence[str], scored: Callable[[Sequence[_Found]], Score], draws: int = 1_000
+) -> tuple[float, float]:
+    """Returns the 95 % interval of F1 by a bootstrap that draws hosts, each with all its pages."""
+    of_host: dict[str, list[_Found]] = {}
+    for one, host in zip(found, hosts, strict=True):
+        of_host.setdefault(host, []).append(one)
+    pages = list(of_host.values())
+    drawn = np.random.default_rng(0).integers(0, len(pages), (draws, len(pages)))
+    values = [scored([one for index in indices for one in pages[index]]).f1 for indices in drawn.tolist()]
+    low, high = np.quantile(values, (0.025, 0.975)).tolist()
+    return low, high
+
+
+def precision_and_recall(page: GoldPage, text: str) -> tuple[float, float]:
+    """Scores one text by its shingles."""
+    found, expected = shingles(text), shingles(page.gold)
+    common = (found & expected).total()
+    return common / found.total(), common / expected.total()
+
+
+def shingles(text: str) -> Counter[tuple[str, ...]]:
+    """Returns the 4-word shingles of a text; of a shorter text the one of all its words."""
+    words = _WORD.findall(text)
+    return Counter(tuple(words[i : i + 4]) for i in range(max(1, len(words) - 3)))
+
+
+def score(pages: Sequence[GoldPage], texts: Sequence[str]) -> Score:
+    """Scores what an extractor found on each page."""
+    return shingle_score([precision_and_recall(page, text) for page, text in zip(pages, texts, strict=True)])
+
+
+def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dict[str, Any]:
+    """Scores texts of pages of both kinds, with intervals by host."""
+    both = list(zip(pages, texts, strict=True))
+    gold = [(page.host, precision_and_recall(page, text)) for page, text in both if isinstance(page, GoldPage)]
+    segments = [(page.host, found_segments(page, text)) for page, text in both if isinstance(page, SegmentPage)]
+    found: dict[str, Any] = {}
+    if gold:
+        hosts, shares = zip(*gold, strict=True)
+        found["gold"] = figures(shingle_score(shares), interval(shares, hosts, shingle_score))
+    if segments:
+        hosts, counts = zip(*segments, strict=True)
+        found["segments"] = figures(segment_score(counts), interval(counts, hosts, segment_score))
+    return found
+
+
+def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
+    """Returns a score as a result file holds it."""
+    return {
+        "precision": round(scored.precision, 4),
+        "recall": round(scored.recall, 4),
+        "f1": round(scored.f1, 4),
+        "f1_interval": [round(limit, 4) for limit in between],
+    }
 
 
 def contenders() -> dict[str, Callable[[str], str]]:
@@ -97,9 +256,6 @@ def measure(pages: Sequence[GoldPage | SegmentPage], rounds: int) -> dict[str, d
     }
 
 
-_STATED = ("title", "author", "date", "sitename")
-
-
 def stated(pages: Sequence[SegmentPage]) -> dict[str, dict[str, float]]:
     """Returns how many titles, authors, dates and names of sites each reader gives, and how many are right."""
 
@@ -143,57 +299,23 @@ def _authors(names: str | list[str]) -> list[str]:
     return sorted(map(_plain, re.split(r"[;,/&]|\b(?:und|and|et|y)\b", joined)))
 
 
-def _copies(pages: Sequence[GoldPage]) -> Iterator[tuple[str, bytes]]:
-    for number in range(_COPIES):
-        for page in pages:
-            yield f"http://{number}.example/{page.name}", page.raw
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
-    parser.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only-stage", action="store_true", help="leave the figures of the extractors as they are")
-    parser.add_argument("--no-stage", action="store_true", help="leave the figures of the stage as they are")
-    parser.add_argument("--warc", default="", help="WARC files of other pages to measure the stage on, as a glob")
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
+    options.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
+    options.add_argument("--rounds", type=int, default=3)
+    given = options.parse_args()
     gold, segments = read_pages(given.gold), read_segments(given.segments)
-    result: dict[str, Any] = json.loads(RESULT.read_text()) if given.only_stage or given.no_stage else {}
-    if not given.only_stage:
-        result["libraries"] = _versions("resiliparse", "trafilatura")
-        result["pages"] = {"gold": len(gold), "segments": len(segments)}
-        result["megabytes"] = round(sum(len(page.raw) for page in (*gold, *segments)) / 1e6, 2)
-        result["extractors"] = measure([*gold, *segments], given.rounds)
-        result["extractors"]["sluice blocks, unseen hosts"] = json.loads(TRAINED.read_text())["unseen hosts, nested"]
-        result["stated"] = stated(segments)
-    if not given.no_stage:
-        result["whole_stage"] = measure_stage(_copies(gold), given.rounds)
-    if given.warc:
-        result["whole_stage_other_pages"] = measure_stage(captures_of(given.warc), given.rounds)
-    keep("extraction", {name: held for name, held in result.items() if name not in ("benchmark", "date", "machine")})
-    _print(result)
-
-
-def _print(result: dict[str, Any]) -> None:
-    print(f"{'':30} {'segments F1':>22} {'whole texts F1':>22}  pages/CPU-s    MB/CPU-s")
-    for name, row in sorted(result["extractors"].items(), key=lambda item: -item[1]["segments"]["f1"]):
-        both = (
-            f"{row[kind]['f1']:.3f} [{row[kind]['f1_interval'][0]:.3f}, {row[kind]['f1_interval'][1]:.3f}]"
-            for kind in ("segments", "gold")
-        )
-        speed = "".join(
-            f"{row[key]:12.1f}" for key in ("pages_per_cpu_second", "megabytes_per_cpu_second") if key in row
-        )
-        print(f"{name:30} {' '.join(f'{one:>22}' for one in both)} {speed}")
-    for name, row in result.get("stated", {}).items():
-        print(f"{name:30} " + ", ".join(f"{of}s {row[f'{of}_right']} of {row[f'{of}_pages']}" for of in _STATED))
-    for name, row in (*result["whole_stage"].items(), *result.get("whole_stage_other_pages", {}).items()):
-        print(
-            f"{name:30} {row['pages_per_cpu_second']:38.0f} {row['megabytes_per_cpu_second']:11.1f}"
-            f"   {row['of_bare_library_from_warc']:.0%} of the bare library,"
-            f" {row['of_bare_library_same_text']:.0%} of it where it gives the same text"
-        )
+    extractors = measure([*gold, *segments], given.rounds)
+    extractors["sluice blocks, unseen hosts"] = last("train_blocks")["unseen hosts, nested"]
+    result = {
+        "libraries": _versions("resiliparse", "trafilatura"),
+        "pages": {"gold": len(gold), "segments": len(segments)},
+        "megabytes": round(sum(len(page.raw) for page in (*gold, *segments)) / 1e6, 2),
+        "extractors": extractors,
+        "stated": stated(segments),
+    }
+    keep("extraction", result)
 
 
 def _versions(*names: str) -> dict[str, str]:

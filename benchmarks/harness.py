@@ -22,7 +22,8 @@ import psutil
 import pyarrow as pa
 
 ROOT = Path(__file__).parents[1]
-RESULTS = Path(os.environ.get("SLUICE_RESULTS") or ROOT / "benchmarks" / "results")
+KEPT = ROOT / "benchmarks" / "results"
+RESULTS = Path(os.environ.get("SLUICE_RESULTS") or KEPT)
 STATE = ROOT / ".sluice" / "benchmarks"
 """What is kept from run to run: environments of peers, made-up webs, downloaded packages."""
 ONE_THREAD = {
@@ -55,8 +56,8 @@ def store(name: str, figures: Mapping[str, Any], target: Path) -> None:
 
 def last(name: str) -> dict[str, Any]:
     """Returns the figures of the last result, without its head; none where there is no result."""
-    path = RESULTS / f"{name}.json"
-    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    paths = [folder / f"{name}.json" for folder in (RESULTS, KEPT)]
+    result: dict[str, Any] = next((json.loads(path.read_text()) for path in paths if path.exists()), {})
     return {key: value for key, value in result.items() if key not in _HEAD}
 
 

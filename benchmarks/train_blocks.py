@@ -2,7 +2,7 @@
 
     python -m benchmarks.train_blocks --gold FOLDER --segments FOLDER [--no-nested] [--write]
 
-The folders are those of `benchmarks.gold_pages`: pages with their whole main text, and pages with some segments that it
+The folders are those of `benchmarks.extraction`: pages with their whole main text, and pages with some segments that it
 must and must not contain. Of the former each block has a label: main text if half of its words are found in the marked
 text, in order. Of the latter the blocks with segments have one; the others get a silver label with a low weight: the
 share of three extractors (trafilatura in two settings, resiliparse) whose text has the block.
@@ -12,10 +12,9 @@ hosts is nested: each fold is scored by two passes for which nothing of its host
 of labels are constants, chosen on these pages by people: one choice for all folds. The growing is CatBoost's, which is
 needed here alone (`pip install catboost trafilatura`); it draws by a fixed seed, so equal data give equal weights on
 equal machines. With --write the trees of all pages replace `tasks/stages/extract/blocks.json`, and the figures are kept
-in `benchmarks/results/train_blocks.json`. It takes some ten minutes of one core.
+in `train_blocks.json`. It takes some ten minutes of one core.
 """
 
-import argparse
 import difflib
 import json
 import logging
@@ -30,20 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 from resiliparse.parse.html import HTMLTree
 
-from benchmarks.gold_pages import (
-    GoldPage,
-    Score,
-    SegmentPage,
-    found_segments,
-    interval,
-    precision_and_recall,
-    read_pages,
-    read_segments,
-    segment_score,
-    shingle_score,
-    squeezed,
-)
-from benchmarks.harness import keep
+from benchmarks.extraction import GoldPage, SegmentPage, read_pages, read_segments, scores, squeezed
+from benchmarks.harness import keep, parser
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
 from tasks.stages.extract.blocks import SCALE, Judges, blocks_text, candidates, parsed
@@ -279,39 +266,14 @@ def cross_validated(of: Sequence[Example], count: int = FOLDS) -> dict[str, Any]
     return scores(pages, texts)
 
 
-def scores(pages: Sequence[GoldPage | SegmentPage], texts: Sequence[str]) -> dict[str, Any]:
-    """Scores texts of pages of both kinds, with intervals by host."""
-    both = list(zip(pages, texts, strict=True))
-    gold = [(page.host, precision_and_recall(page, text)) for page, text in both if isinstance(page, GoldPage)]
-    segments = [(page.host, found_segments(page, text)) for page, text in both if isinstance(page, SegmentPage)]
-    found: dict[str, Any] = {}
-    if gold:
-        hosts, shares = zip(*gold, strict=True)
-        found["gold"] = figures(shingle_score(shares), interval(shares, hosts, shingle_score))
-    if segments:
-        hosts, counts = zip(*segments, strict=True)
-        found["segments"] = figures(segment_score(counts), interval(counts, hosts, segment_score))
-    return found
-
-
-def figures(scored: Score, between: tuple[float, float]) -> dict[str, Any]:
-    """Returns a score as a result file holds it."""
-    return {
-        "precision": round(scored.precision, 4),
-        "recall": round(scored.recall, 4),
-        "f1": round(scored.f1, 4),
-        "f1_interval": [round(limit, 4) for limit in between],
-    }
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
-    parser.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
-    parser.add_argument("--no-nested", action="store_true", help="leave out the figure for unseen hosts")
-    parser.add_argument("--write", action="store_true", help=f"replace {TARGET.name}")
-    given = parser.parse_args()
-    pages = [*read_pages(given.gold), *read_segments(given.segments)]
+    options = parser(__doc__)
+    options.add_argument("--gold", required=True, type=Path, help="folder with html/ and ground-truth.json")
+    options.add_argument("--segments", required=True, type=Path, help="folder with html/ and pages.jsonl")
+    options.add_argument("--no-nested", action="store_true", help="leave out the figure for unseen hosts")
+    options.add_argument("--write", action="store_true", help=f"replace {TARGET.name}")
+    given = options.parse_args()
+    pages: list[GoldPage | SegmentPage] = [*read_pages(given.gold), *read_segments(given.segments)]
     of = examples(pages)
     hosts = len({one.page.host for one in of})
     result: dict[str, Any] = {"pages": len(of), "hosts": hosts, "blocks": sum(len(one.blocks) for one in of)}

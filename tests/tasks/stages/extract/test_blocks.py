@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from benchmarks.gold_pages import (
+from benchmarks.extraction import (
     GoldPage,
     SegmentPage,
     found_segments,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gold_pages import read_pages, score
+from benchmarks.extraction import read_pages, score
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.row import Rejected
