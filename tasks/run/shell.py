@@ -198,14 +198,14 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _similar(options: argparse.Namespace) -> None:
-    from tasks.run.trace.similar import render, similar
+    from tasks.run.trace.similar import similar
 
     try:
         raw = sys.stdin.buffer.read() if options.text == "-" else Path(options.text).read_bytes()
     except OSError as error:
         raise InputError(f"{options.text} cannot be read ({error.strerror})", "name a text file, or -") from None
     found = similar(*_asked(options), raw.decode("utf-8", "replace"), options.jaccard, options.most)
-    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else found.text())
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -250,11 +250,11 @@ def _export(options: argparse.Namespace) -> None:
 def _audit(options: argparse.Namespace) -> int:
     """Returns 1 where something current has what is taken down."""
     from tasks.run.runner import open_store
-    from tasks.run.trace.audit import audit, render
+    from tasks.run.trace.audit import audit
 
     recipe = _recipe(options)
     found = audit(open_store(recipe), recipe.name)
-    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render(found))
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else found.text())
     return 0 if found.absent else 1
 
 

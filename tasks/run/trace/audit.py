@@ -87,6 +87,24 @@ class Audit:
         models = found.pop("models")
         return {**found, "absent": self.absent, "models": models}
 
+    def text(self) -> str:
+        """Returns it as text."""
+        lines = []
+        for one in self.takedowns:
+            by = f" for {one.requested_by}" if one.requested_by else ""
+            lifts = f", lifts {_counts(one.lifts)}" if one.lifts else ""
+            why = f": {one.reason}" if one.reason else ""
+            lines.append(f"{one.date or 'no date':26} {one.takedown}  {_counts(one.new)}{lifts}{by}{why}")
+        lines.append(f"in force: {_counts(self.in_force)}" if lines else f"{self.recipe} has no takedown")
+        lines.append("")
+        for checked in self.checked:
+            lines.append(f"{checked.artifact:40} {checked.says}")
+            lines += [f"    {example}" for example in checked.examples]
+        lines += [f"{one['artifact']:40} {_reading(one)}" for one in self.models]
+        if not self.checked:
+            lines.append("nothing was made yet")
+        return "\n".join(lines)
+
 
 def audit(store: Store, recipe: str) -> Audit:
     """Returns all takedowns of a recipe, and what of them is in its newest artifacts.
@@ -108,25 +126,6 @@ def audit(store: Store, recipe: str) -> Audit:
         checked=[*checked, *_indexes(store, recipe, tombstones)],
         models=_models(store, recipe, tombstones),
     )
-
-
-def render(found: Audit) -> str:
-    """Returns the result of `audit` as text."""
-    lines = []
-    for one in found.takedowns:
-        by = f" for {one.requested_by}" if one.requested_by else ""
-        lifts = f", lifts {_counts(one.lifts)}" if one.lifts else ""
-        why = f": {one.reason}" if one.reason else ""
-        lines.append(f"{one.date or 'no date':26} {one.takedown}  {_counts(one.new)}{lifts}{by}{why}")
-    lines.append(f"in force: {_counts(found.in_force)}" if lines else f"{found.recipe} has no takedown")
-    lines.append("")
-    for checked in found.checked:
-        lines.append(f"{checked.artifact:40} {checked.says}")
-        lines += [f"    {example}" for example in checked.examples]
-    lines += [f"{one['artifact']:40} {_reading(one)}" for one in found.models]
-    if not found.checked:
-        lines.append("nothing was made yet")
-    return "\n".join(lines)
 
 
 def _by_date(store: Store, recipe: str) -> list[Artifact]:

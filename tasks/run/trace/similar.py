@@ -82,6 +82,19 @@ class Similar:
         """Returns the fields as JSON has them."""
         return asdict(self)
 
+    def text(self) -> str:
+        """Returns it as text."""
+        lines = [
+            f"{len(self.copies)} of {self.compared:,} documents have a Jaccard similarity of {self.threshold:g} or "
+            f"more ({self.candidates:,} share a band, {self.verified:,} verified)"
+        ]
+        for one in self.copies:
+            copy = f", copy of {one.duplicate_of}" if one.duplicate_of else ""
+            lines.append(f"  {one.jaccard:.3f}  {one.id}  {one.url}  {one.outcome}{copy}")
+        if self.recall < 0.9:
+            lines.append(f"a copy at the threshold is found with probability {self.recall:.2f}; closer ones more often")
+        return "\n".join(lines)
+
 
 def similar(
     store: Store, recipe: str, version: str, text: str, threshold: float | None = None, most: int = MOST
@@ -123,20 +136,6 @@ def similar(
         recall=1 - (1 - least**settings.rows) ** settings.bands,
         copies=list(_with_outcomes(chain, found[:most])),
     )
-
-
-def render(found: Similar) -> str:
-    """Returns an answer as text."""
-    lines = [
-        f"{len(found.copies)} of {found.compared:,} documents have a Jaccard similarity of {found.threshold:g} or more "
-        f"({found.candidates:,} share a band, {found.verified:,} verified)"
-    ]
-    for one in found.copies:
-        copy = f", copy of {one.duplicate_of}" if one.duplicate_of else ""
-        lines.append(f"  {one.jaccard:.3f}  {one.id}  {one.url}  {one.outcome}{copy}")
-    if found.recall < 0.9:
-        lines.append(f"a copy at the threshold is found with probability {found.recall:.2f}; closer ones more often")
-    return "\n".join(lines)
 
 
 def _needed(chain: Chain, kind: str) -> Artifact:

@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.text import shingles
 from tasks.run.shell import main
-from tasks.run.trace.similar import render, similar
+from tasks.run.trace.similar import similar
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document
@@ -51,13 +51,13 @@ def test_the_near_copies_of_a_text_are_those_that_a_comparison_with_all_document
 def test_a_text_of_its_own_has_no_copies(store: Store) -> None:
     found = similar(store, "test", "dev", " ".join(prose(99)))
     assert (found.copies, found.candidates) == ([], 0)
-    assert render(found).startswith("0 of 120 documents")
+    assert found.text().startswith("0 of 120 documents")
 
 
 def test_a_lower_threshold_states_how_likely_a_copy_at_it_is_found(store: Store) -> None:
     found = similar(store, "test", "dev", " ".join(prose(3)), 0.5)
     assert found.recall == pytest.approx(1 - (1 - 0.5**8) ** 16)
-    assert "a copy at the threshold is found with probability 0.06" in render(found)
+    assert "a copy at the threshold is found with probability 0.06" in found.text()
 
 
 @pytest.mark.parametrize(("text", "threshold"), [(" . ! ", None), ("some text", 0.0), ("some text", 1.1)])

@@ -19,7 +19,7 @@ from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import open_store, run_stage
 from tasks.run.shell import main
-from tasks.run.trace.audit import audit, render
+from tasks.run.trace.audit import audit
 from tasks.run.tracking import TrackingContext
 from tests.tasks.run.test_adopted import REFINE, TOKENS, small_recipe
 
@@ -83,7 +83,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     assert found["values"] == {"document": [gone]}
     assert main(["audit", "--recipe", text, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
-    assert "for Ann: asked" in render(answer)
+    assert "for Ann: asked" in answer.text()
 
     # And back: what is lifted is judged as if it had never been taken down.
     lifted = ["takedown", "--recipe", text, "--lift", gone, "--reason", "a slip", "--date", "2026-11-22T00:00:00+00:00"]
@@ -94,7 +94,7 @@ def test_a_takedown_binds_later_versions_and_leaves_earlier_ones_as_they_are(rec
     answer = audit(open_store(recipe), recipe.name)
     found = answer.to_json()
     assert [(one["new"], one["lifts"]) for one in found["takedowns"]] == [({}, {}), ({}, {"document": 1})]
-    assert "nothing new, lifts 1 document: a slip" in render(answer)
+    assert "nothing new, lifts 1 document: a slip" in answer.text()
 
 
 def test_a_takedown_that_meets_nothing_costs_a_join_and_a_plan_and_no_training(recipe: Recipe) -> None:

@@ -7,7 +7,6 @@ import pytest
 from tasks.core.errors import DriftError, InputError
 from tasks.formats.documents.examples import Examples
 from tasks.run.trace.audit import audit
-from tasks.run.trace.audit import render as render_audit
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
 from tests.tasks.run.tunings import PAPER, Tunings, tunings
@@ -137,7 +136,7 @@ def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tuni
     answer = audit(tunings.store, "mine")
     found = answer.to_json()
     assert "mine/finetuned@1" in {one["artifact"] for one in found["models"]}
-    assert "mine/finetuned@1 " in render_audit(answer)
+    assert "mine/finetuned@1 " in answer.text()
     assert [one["says"][:7] for one in found["checked"] if one["kind"] in ("chunks", "examples")] == ["present"] * 2
 
     with pytest.raises(DriftError, match=r"the takedown mine/takedown@t1 came into force after it was made"):

@@ -16,7 +16,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.recipe import find_recipe
-from tasks.run.trace.audit import audit, render
+from tasks.run.trace.audit import audit
 from tasks.stages.takedown import TakedownConfig
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tests.conftest import run_stage_in
@@ -80,7 +80,7 @@ def test_the_audit_names_the_models_that_have_read_it_and_the_report_those_that_
     (listed,) = audit(store, "test").to_json()["models"]
     assert listed["artifact"] == str(checkpoint.address)
     assert listed["checkpoints"] == [10, 20]
-    assert "test/checkpoint@dev                      has read " in render(audit(store, "test"))
+    assert "test/checkpoint@dev                      has read " in audit(store, "test").text()
     assert report_of(before)["unfinished"] == ["test/checkpoint@running"]
     assert "test/checkpoint@running: they leave these out" in before.read("report.html").decode()
 
