@@ -1,12 +1,10 @@
-"""HTML pages from Jinja2 templates in the folder of a package.
+"""Pages for people: HTML from Jinja2 templates in the folder of a package, and model cards in Markdown.
 
 Reads `*.html` from the folder of a package. Every value that a template prints is escaped unless it is markup already,
 because pages show text of the open web and user input.
 
-Model cards in Markdown: a title, what the model is for, and sections of lines, lists and tables.
-
-The sections follow Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 1810.03993), as far as they apply. A
-card names no date and no machine: those are in the artifact's record, and the same model has the same card.
+The sections of a card follow Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 1810.03993), as far as they
+apply. A card names no date and no machine: those are in the artifact's record, and the same model has the same card.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +48,7 @@ def template(package: str, name: str) -> Template:
 
 
 def model_card(title: str, about: Sequence[str], sections: Mapping[str, Sequence[str]]) -> str:
-    """Returns a card.
+    """Returns a model card in Markdown.
 
     Args:
         title: of the card.
@@ -63,7 +61,7 @@ def model_card(title: str, about: Sequence[str], sections: Mapping[str, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table.
+    """Returns the lines of a table in Markdown.
 
     >>> table(["", "accuracy"], [["a model", "0.9"]])
     ['| | accuracy |', '|---|---|', '| a model | 0.9 |']

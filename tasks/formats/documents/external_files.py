@@ -1,11 +1,8 @@
 """External files: files outside the store that a recipe names by a pattern; listing and unpacking.
 
-Reads names, sizes and bytes, on this machine or on an object store.
-
-How a file is packed, and what else it may be: told by its first bytes, since names lie.
-
-Reads local files. gzip, zstd, bzip2 and zip are unpacked while they are read, in bounded memory. What the first bytes
-do not tell, the ending of the name does, so that a damaged file is not taken for a plain one.
+Reads names, sizes and bytes, on this machine or on an object store. How a file is packed, and what else it may be, is
+taken from its first bytes, since names lie; from the ending of its name where these do not say, so that a damaged file
+is not taken for a plain one. gzip, zstd, bzip2 and zip are unpacked while they are read, in bounded memory.
 """
 
 import contextlib
@@ -57,112 +54,6 @@ _HEAD = 512
 # Those of an operating system and of an editor, not of the author.
 _ASIDE = re.compile(r"(?:^|/)(?:__MACOSX/|\.)|(?:^|/)(?:thumbs\.db|desktop\.ini)$", re.I)
 
-
-def codec_of(name: str) -> str | None:
-    """Returns the compression by the suffix of a name, in Arrow's terms.
-
-    >>> codec_of("wiki.jsonl.zst")
-    'zstd'
-    """
-    return CODECS.get(os.path.splitext(name)[1])
-
-
-def told_by(head: bytes) -> str | None:
-    """Returns the packing that the first bytes of a file tell: a compression in Arrow's terms, ZIP, or None."""
-    return next((name for magic, name in _PACKED if magic.match(head)), None)
-
-
-def packing_of(path: str, name: str) -> str | None:
-    """Returns the packing of a local file: by its first bytes, else by its name."""
-    with open(path, "rb") as file:
-        return told_by(file.read(_HEAD)) or codec_of(name)
-
-
-def other_kind(head: bytes) -> tuple[str, str] | None:
-    """Returns what else unpacked bytes are and what to do with such a file, or None where they tell nothing.
-
-    >>> other_kind(b"PAR1...")
-    ('a Parquet file', 'set kind = "parquet"')
-    """
-    return next(((what, remedy) for magic, what, remedy in _OTHERS if magic.match(head)), None)
-
-
-@contextlib.contextmanager
-def opened(path: str, codec: str | None) -> Iterator[io.BufferedReader]:
-    """Opens a local file for reading, decompressed; raises OSError when it is damaged."""
-    with pa.OSFile(path) as raw:
-        stream = pa.CompressedInputStream(raw, codec) if codec else raw
-        yield io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20)
-
-
-@contextlib.contextmanager
-def unpacked(path: str, packing: str | None, endings: re.Pattern[str]) -> Iterator[Iterator[Any]]:
-    """Opens a local file; yields its streams of unpacked bytes one after the other, each to be read before the next.
-
-    Args:
-        path: of the file.
-        packing: as `packing_of` returns it.
-        endings: of the names of the members of a zip file that are meant, where it has several.
-
-    Raises:
-        OSError: the file is damaged, encrypted or made to exhaust the machine, or its members do not tell what is
-            meant. What is read from a stream of a zip file raises it within `explained`.
-    """
-    with contextlib.ExitStack() as files:
-        if packing != ZIP:
-            raw = files.enter_context(pa.OSFile(path))
-            yield iter([files.enter_context(pa.CompressedInputStream(raw, packing)) if packing else raw])
-            return
-        with explained():
-            archive = files.enter_context(zipfile.ZipFile(path))
-            members = _meant(archive, os.path.getsize(path), endings)
-        yield (stream for member in members for stream in _member(archive, member))
-
-
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Raises OSError for the errors of a zip file, and of what is in it, that is read."""
-    try:
-        yield
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, ValueError) as error:
-        raise OSError(f"it cannot be unpacked: {error}") from error
-
-
-def _meant(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
-    """Returns the members that hold what is looked for, in the order of the archive."""
-    held = [member for member in archive.infolist() if not member.is_dir() and not _ASIDE.search(member.filename)]
-    # Deflate unpacks to a thousand times its size at most; members that lie over each other have no limit.
-    if sum(member.compress_size for member in held) > size:
-        raise OSError("the members of the zip file lie over each other: it is made to exhaust who unpacks it")
-    meant = [member for member in held if endings.search(member.filename)] or held
-    if len(meant) > 1 and meant is held:
-        raise OSError(f"none of the {len(held)} files in the zip file has the ending of what is looked for: unpack it")
-    if not meant:
-        raise OSError("the zip file holds no file")
-    if len(meant) < len(held):
-        _warn(str(archive.filename), ", ".join([member.filename for member in held if member not in meant][:10]))
-    return meant
-
-
-@functools.cache  # a file is opened several times
-def _warn(path: str, names: str) -> None:
-    log.warning("%s: not read, by the endings of their names: %s", path, names)
-
-
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[Any]:
-    """Yields the bytes of a member, decompressed where it is compressed itself."""
-    with explained(), archive.open(member) as peeked:
-        codec = told_by(peeked.read(_HEAD))
-    if codec == ZIP:
-        raise OSError(f"{member.filename} of the zip file is a zip file itself: unpack it")
-    with archive.open(member) as stream:
-        if codec:
-            with pa.CompressedInputStream(pa.PythonFile(stream, "r"), codec) as inner:
-                yield inner
-        else:
-            yield stream
-
-
 _MAGIC = "*?["
 _WILD = re.compile(r"\*\*/|\*\*?|\?|\[!?[^\]]+\]")
 _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -188,7 +79,7 @@ class SourceFile:
         return codec_of(self.name) is not None or self.name.endswith(".zip")
 
     def packing(self) -> str | None:
-        """Returns the compression in Arrow's terms, ZIP or None; see `tasks.formats.documents.external_files.packing_of`."""
+        """Returns the compression in Arrow's terms, ZIP or None; see `packing_of`."""
         return packing_of(self.local(), self.name)
 
     def local(self) -> str:
@@ -263,3 +154,108 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         parts += [re.escape(pattern[at : wild.start()]), _MEANING.get(wild[0]) or wild[0].replace("[!", "[^")]
         at = wild.end()
     return re.compile("".join([*parts, re.escape(pattern[at:])]), re.S)
+
+
+def codec_of(name: str) -> str | None:
+    """Returns the compression by the suffix of a name, in Arrow's terms.
+
+    >>> codec_of("wiki.jsonl.zst")
+    'zstd'
+    """
+    return CODECS.get(os.path.splitext(name)[1])
+
+
+def _packing_by_head(head: bytes) -> str | None:
+    """Returns the packing by the first bytes of a file: a compression in Arrow's terms, ZIP, or None."""
+    return next((name for magic, name in _PACKED if magic.match(head)), None)
+
+
+def packing_of(path: str, name: str) -> str | None:
+    """Returns the packing of a local file: by its first bytes, else by its name."""
+    with open(path, "rb") as file:
+        return _packing_by_head(file.read(_HEAD)) or codec_of(name)
+
+
+def other_kind(head: bytes) -> tuple[str, str] | None:
+    """Returns what else unpacked bytes are and what to do with such a file, or None where they do not say.
+
+    >>> other_kind(b"PAR1...")
+    ('a Parquet file', 'set kind = "parquet"')
+    """
+    return next(((what, remedy) for magic, what, remedy in _OTHERS if magic.match(head)), None)
+
+
+@contextlib.contextmanager
+def opened(path: str, codec: str | None) -> Iterator[io.BufferedReader]:
+    """Opens a local file for reading, decompressed; raises OSError when it is damaged."""
+    with pa.OSFile(path) as raw:
+        stream = pa.CompressedInputStream(raw, codec) if codec else raw
+        yield io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20)
+
+
+@contextlib.contextmanager
+def unpacked(path: str, packing: str | None, endings: re.Pattern[str]) -> Iterator[Iterator[Any]]:
+    """Opens a local file; yields its streams of unpacked bytes one after the other, each to be read before the next.
+
+    Args:
+        path: of the file.
+        packing: as `packing_of` returns it.
+        endings: of the names of the members of a zip file that are meant, where it has several.
+
+    Raises:
+        OSError: the file is damaged, encrypted or made to exhaust the machine, or its members do not tell what is
+            meant. What is read from a stream of a zip file raises it within `explained`.
+    """
+    with contextlib.ExitStack() as files:
+        if packing != ZIP:
+            raw = files.enter_context(pa.OSFile(path))
+            yield iter([files.enter_context(pa.CompressedInputStream(raw, packing)) if packing else raw])
+            return
+        with explained():
+            archive = files.enter_context(zipfile.ZipFile(path))
+            members = _meant(archive, os.path.getsize(path), endings)
+        yield (stream for member in members for stream in _member(archive, member))
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Raises OSError for the errors of a zip file, and of what is in it, that is read."""
+    try:
+        yield
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, zlib.error, EOFError, ValueError) as error:
+        raise OSError(f"it cannot be unpacked: {error}") from error
+
+
+def _meant(archive: zipfile.ZipFile, size: int, endings: re.Pattern[str]) -> list[zipfile.ZipInfo]:
+    """Returns the members that hold what is looked for, in the order of the archive."""
+    held = [member for member in archive.infolist() if not member.is_dir() and not _ASIDE.search(member.filename)]
+    # Deflate unpacks to a thousand times its size at most; members that lie over each other have no limit.
+    if sum(member.compress_size for member in held) > size:
+        raise OSError("the members of the zip file lie over each other: it is made to exhaust who unpacks it")
+    meant = [member for member in held if endings.search(member.filename)] or held
+    if len(meant) > 1 and meant is held:
+        raise OSError(f"none of the {len(held)} files in the zip file has the ending of what is looked for: unpack it")
+    if not meant:
+        raise OSError("the zip file holds no file")
+    if len(meant) < len(held):
+        _warn(str(archive.filename), ", ".join([member.filename for member in held if member not in meant][:10]))
+    return meant
+
+
+@functools.cache  # a file is opened several times
+def _warn(path: str, names: str) -> None:
+    log.warning("%s: not read, by the endings of their names: %s", path, names)
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[Any]:
+    """Yields the bytes of a member, decompressed where it is compressed itself."""
+    with explained(), archive.open(member) as peeked:
+        codec = _packing_by_head(peeked.read(_HEAD))
+    if codec == ZIP:
+        raise OSError(f"{member.filename} of the zip file is a zip file itself: unpack it")
+    with archive.open(member) as stream:
+        if codec:
+            with pa.CompressedInputStream(pa.PythonFile(stream, "r"), codec) as inner:
+                yield inner
+        else:
+            yield stream

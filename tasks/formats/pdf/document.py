@@ -1,11 +1,8 @@
 """A PDF file as one text with the place of each block, and the score of each page.
 
-Reads the bytes of a file. Paragraphs that go on in the next column or page are joined. Memory grows with the characters
-of the file, which `reader.Limits` bounds: segments of all pages are kept until running heads are known.
-
-Running heads, running feet and page numbers: lines that repeat at the same place from page to page.
-
-Pure functions over the segments of all pages.
+Reads the bytes of a file. Running heads, running feet and page numbers, which repeat at the same place from page to
+page, are left out; paragraphs that go on in the next column or page are joined. Memory grows with the characters of the
+file, which `reader.Limits` bounds: segments of all pages are kept until running heads are known.
 """
 
 import re
@@ -41,6 +38,18 @@ _NO_TITLES = ("untitled", "microsoft word", "powerpoint", "about:blank", "slide 
 
 PageReader = Callable[[int], Sequence[Block] | None]
 """Reads a page that has no usable text by other means: page number -> blocks, or None if it cannot."""
+
+_OUTERMOST = 3
+_REPEATED = 3
+_EDGE = 0.14
+"""Share of a page's height, from its upper and lower end, in which they stand."""
+_DIGITS = re.compile(r"[0-9]+")
+_ROMAN = r"[ivxlc]{1,7}"
+_NUMBER = re.compile(
+    rf"(?i)(?:page|seite|p\.)?\s*[-–|]?\s*([0-9]{{1,4}}|{_ROMAN})\s*[-–|]?(?:\s*(?:of|von|/)\s*[0-9]+)?"
+)
+_AT_END = re.compile(rf"(?:^([0-9]{{1,4}}|{_ROMAN})\b)|(?:\b([0-9]{{1,4}}|{_ROMAN})$)", re.IGNORECASE)
+_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
 
 @dataclass(frozen=True)
@@ -287,19 +296,6 @@ def _without_spaces(before: str, after: str) -> bool:
     )
 
 
-_OUTERMOST = 3
-_REPEATED = 3
-_EDGE = 0.14
-"""Share of a page's height, from its upper and lower end, in which they stand."""
-_DIGITS = re.compile(r"[0-9]+")
-_ROMAN = r"[ivxlc]{1,7}"
-_NUMBER = re.compile(
-    rf"(?i)(?:page|seite|p\.)?\s*[-–|]?\s*([0-9]{{1,4}}|{_ROMAN})\s*[-–|]?(?:\s*(?:of|von|/)\s*[0-9]+)?"
-)
-_AT_END = re.compile(rf"(?:^([0-9]{{1,4}}|{_ROMAN})\b)|(?:\b([0-9]{{1,4}}|{_ROMAN})$)", re.IGNORECASE)
-_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
-
-
 def without_running(pages: Sequence[list[Segment]], heights: Sequence[float], body: float) -> list[list[Segment]]:
     """Returns the segments of each page without those that run.
 
@@ -317,32 +313,34 @@ def without_running(pages: Sequence[list[Segment]], heights: Sequence[float], bo
     filled = sum(map(bool, pages))
     needed = 2 if filled <= 4 else max(3, filled // 5)
     outer = [_outermost(page, height) for page, height in zip(pages, heights, strict=True)]
-    counts = Counter(key for rows in outer for key in {_key(row) for row in rows})
-    ends = Counter(key for rows in outer for key in {key for row in _ends(rows) for key in _parts(row, body)})
+    counts = Counter(key for rows in outer for key in {_running_key(row) for row in rows})
+    ends = Counter(
+        key for rows in outer for key in {key for row in _page_ends(rows) for key in _running_parts(row, body)}
+    )
     numbered = sum(any(_is_number(row) for row in rows) for rows in outer)
     offsets = Counter(
-        one for at, rows in enumerate(outer) for one in {one for row in _ends(rows) for one in _offsets(row, at)}
+        one for at, rows in enumerate(outer) for one in {one for row in _page_ends(rows) for one in _offsets(row, at)}
     )
     agreed = {one for one, count in offsets.items() if count >= max(3, filled // 20)}
     kept = []
     for at, (page, rows) in enumerate(zip(pages, outer, strict=True)):
         running = [
-            *(row for row in rows if counts[_key(row)] >= needed),
-            *(row for row in rows if _is_number(row) and (numbered > 1 or " " in _text(row))),
-            *(row for row in _ends(rows) if agreed & _offsets(row, at)),
-            *(row for row in _ends(rows) if any(ends[key] >= _REPEATED for key in _parts(row, body))),
+            *(row for row in rows if counts[_running_key(row)] >= needed),
+            *(row for row in rows if _is_number(row) and (numbered > 1 or " " in _running_text(row))),
+            *(row for row in _page_ends(rows) if agreed & _offsets(row, at)),
+            *(row for row in _page_ends(rows) if any(ends[key] >= _REPEATED for key in _running_parts(row, body))),
         ]
         gone = {id(one) for row in running for one in row}
         kept.append([one for one in page if id(one) not in gone])
     return kept
 
 
-def _ends(rows: list[list[Segment]]) -> list[list[Segment]]:
+def _page_ends(rows: list[list[Segment]]) -> list[list[Segment]]:
     """Returns the first and the last row of a page, where a footnote is followed by the page's number."""
     return rows[:1] + rows[1:][-1:]
 
 
-def _parts(row: Sequence[Segment], body: float) -> Iterator[tuple[str, int, int]]:
+def _running_parts(row: Sequence[Segment], body: float) -> Iterator[tuple[str, int, int]]:
     """Yields what names each segment of a row, if it is no larger than the text."""
     for one in row:
         if one.size < 1.1 * body and any(letter.isalpha() for letter in one.text):
@@ -352,7 +350,7 @@ def _parts(row: Sequence[Segment], body: float) -> Iterator[tuple[str, int, int]
 def _offsets(row: Sequence[Segment], page: int) -> set[tuple[int, bool, int]]:
     """Returns by how much the numbers at the ends of a row exceed its page, with the numerals, and about the height."""
     found = set()
-    for match in _AT_END.finditer(_text(row)):
+    for match in _AT_END.finditer(_running_text(row)):
         written = (match[1] or match[2]).lower()
         value = int(written) if written.isdecimal() else _roman(written)
         found.add((value - page, written.isdecimal(), round(row[0].middle / 12)))
@@ -377,13 +375,13 @@ def _outermost(page: Sequence[Segment], height: float) -> list[list[Segment]]:
     return [sorted(row, key=lambda one: one.x0) for row in (*at_top, *at_bottom)]
 
 
-def _text(row: Sequence[Segment]) -> str:
+def _running_text(row: Sequence[Segment]) -> str:
     return " ".join(one.text for one in row)
 
 
-def _key(row: Sequence[Segment]) -> tuple[str, int]:
-    return _DIGITS.sub("#", _text(row)), round(row[0].middle / 6)
+def _running_key(row: Sequence[Segment]) -> tuple[str, int]:
+    return _DIGITS.sub("#", _running_text(row)), round(row[0].middle / 6)
 
 
 def _is_number(row: Sequence[Segment]) -> bool:
-    return _NUMBER.fullmatch(_text(row)) is not None
+    return _NUMBER.fullmatch(_running_text(row)) is not None

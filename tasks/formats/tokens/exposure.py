@@ -1,12 +1,10 @@
-"""Exposure: which documents under some tombstones are in a plan, and which of them a checkpoint has learned from.
+"""Exposure: which documents a model has learned from, in its own run or before it.
 
-Reads the index of the shards, the sequences of these documents in the plan, the order of the run, and the same of the
-checkpoint from whose weights the run began (`origin`): a model has learned from all that its initial weights have. Of a
-fine-tuned model, the documents that its examples are chunks of, and the same of its base.
+Reads the records of checkpoints and fine-tuned models for the origin of a model, the one from whose weights its run
+began, back to random weights: a model has learned from all that its initial weights have.
 
-Origin of a model: the one from whose weights its run began, and those before it, back to random weights.
-
-Reads the records of checkpoints and fine-tuned models. Whatever an origin has learned from, the later model began with.
+Of documents under some tombstones, reads the index of the shards, their sequences in the plan, and the order of the
+run; of a fine-tuned model, the documents that its examples are chunks of.
 """
 
 import json
@@ -31,6 +29,11 @@ BASE = "base"
 _LEARNED_FROM = ("shards", "examples")
 """Roles of the tokens among the inputs of a training or a fine-tuning."""
 _TOKENIZER = "tokenizer"
+
+Row = dict[str, Any]
+"""{id, url, source, sequences, steps, checkpoints, through}: of a plan its sequences with the document; of a checkpoint
+also the steps of its own run that learned from it, and the saved states, as steps done, that have seen it; `through` is
+the checkpoint from whose weights the run began, where that one has seen it, or ""."""
 
 
 def origin_ref(model: Artifact) -> InputRef | None:
@@ -75,12 +78,6 @@ def tokenizer_of(model: Artifact) -> Artifact | None:
     ref = next((ref for ref in tokens.record.inputs if ref.role == _TOKENIZER), None) if tokens else None
     found = Artifact.find(model.store, ArtifactId.parse(ref.address)) if ref else None
     return found if found and ref and found.record.content == ref.content else None
-
-
-Row = dict[str, Any]
-"""{id, url, source, sequences, steps, checkpoints, through}: of a plan its sequences with the document; of a checkpoint
-also the steps of its own run that learned from it, and the saved states, as steps done, that have seen it; `through` is
-the checkpoint from whose weights the run began, where that one has seen it, or ""."""
 
 
 @dataclass(frozen=True)

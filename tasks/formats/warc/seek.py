@@ -1,12 +1,10 @@
-"""Search for the records of a damaged WARC file: their beginnings and ends, and whether the file ends at a record.
+"""Places in WARC files: where records of a damaged file begin and end, and random access to the content of a gzip file.
 
 Reads one file. The bounds of a record say whether it ends where its Content-Length declares, and where to search for
 the next one. They are needed only for suspicious records: no record follows, or something inside looks like one.
 
-Random access to the decompressed content of a gzip file.
-
-Reads one file, needed where all records of a file are in one gzip member. Seeking back within a megabyte costs nothing,
-and farther back the inflation of at most 64 MiB: the inflater's state is saved at that interval.
+Where all records of a file are in one gzip member, seeking back within a megabyte costs nothing, and farther back the
+inflation of at most 64 MiB: the inflater's state is saved at that interval.
 """
 
 import contextlib
@@ -55,6 +53,11 @@ _LONGEST_MAGIC = 64
 # IIPC).
 _DICTIONARY = b"\x5d\x2a\x4d\x18"
 _MAX_DICTIONARY = 16 << 20
+
+_PACKED_BLOCK = 1 << 16
+_STATES_APART = 64 << 20
+_REMEMBERED = 1 << 20
+_STEP = 64
 
 
 @dataclass(frozen=True)
@@ -397,13 +400,6 @@ def in_zstd(reader: fastwarc.ZstdReader) -> Bounds:
         return UNKNOWN
     ends = len(behind) <= _LONGEST_END and not behind.strip(b"\r\n")
     return Bounds(ends)
-
-
-_PACKED_BLOCK = 1 << 16
-_STATES_APART = 64 << 20
-_REMEMBERED = 1 << 20
-_STEP = 64
-_GZIP = b"\x1f\x8b\x08"
 
 
 class Inflated(io.RawIOBase):
