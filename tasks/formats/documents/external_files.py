@@ -165,7 +165,7 @@ def codec_of(name: str) -> str | None:
     return CODECS.get(os.path.splitext(name)[1])
 
 
-def _packing_by_head(head: bytes) -> str | None:
+def packing_by_head(head: bytes) -> str | None:
     """Returns the packing by the first bytes of a file: a compression in Arrow's terms, ZIP, or None."""
     return next((name for magic, name in _PACKED if magic.match(head)), None)
 
@@ -173,7 +173,7 @@ def _packing_by_head(head: bytes) -> str | None:
 def packing_of(path: str, name: str) -> str | None:
     """Returns the packing of a local file: by its first bytes, else by its name."""
     with open(path, "rb") as file:
-        return _packing_by_head(file.read(_HEAD)) or codec_of(name)
+        return packing_by_head(file.read(_HEAD)) or codec_of(name)
 
 
 def other_kind(head: bytes) -> tuple[str, str] | None:
@@ -250,7 +250,7 @@ def _warn(path: str, names: str) -> None:
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[Any]:
     """Yields the bytes of a member, decompressed where it is compressed itself."""
     with explained(), archive.open(member) as peeked:
-        codec = _packing_by_head(peeked.read(_HEAD))
+        codec = packing_by_head(peeked.read(_HEAD))
     if codec == ZIP:
         raise OSError(f"{member.filename} of the zip file is a zip file itself: unpack it")
     with archive.open(member) as stream:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
-from tasks.formats.documents.external_files import find, told_by
+from tasks.formats.documents.external_files import find, packing_by_head
 from tasks.formats.documents.json_rows import form_of, parsed_rows, rows, text_of, value_ends
 
 ROWS = [
@@ -209,7 +209,7 @@ def test_no_byte_of_damaged_values_is_lost(data: bytes, seed: int) -> None:
 
 
 def test_magic_bytes_are_those_of_the_formats() -> None:
-    assert told_by(gzip.compress(b"")) == "gzip"
-    assert told_by(zlib.compress(b"")) is None
-    assert told_by(bz2.compress(b"")) == told_by(bz2.compress(b"a")) == "bz2"
-    assert told_by(b"BZh9 is a word") is None
+    assert packing_by_head(gzip.compress(b"")) == "gzip"
+    assert packing_by_head(zlib.compress(b"")) is None
+    assert packing_by_head(bz2.compress(b"")) == packing_by_head(bz2.compress(b"a")) == "bz2"
+    assert packing_by_head(b"BZh9 is a word") is None
