@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasketch import MinHash
 from numpy.typing import NDArray
 
 from tasks.core.artifact import Artifact
@@ -146,6 +145,8 @@ def _needed(chain: Chain, kind: str) -> Artifact:
 
 def _keys_of(normalised: str, config: DedupConfig) -> NDArray[np.uint64]:
     """Returns the band keys of a text, shape (bands,), as `bands/` has them."""
+    from datasketch import MinHash  # imports SciPy: 0.7 s
+
     settings = config.minhash
     # datasketch's default hash keeps 32 bits of a digest; here the shingles are hashed already.
     signature = MinHash(settings.permutations, seed=settings.seed, hashfunc=lambda value: int(value) >> 32)
