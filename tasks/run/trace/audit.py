@@ -20,8 +20,9 @@ from tasks.core.store import Store
 from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
 from tasks.formats.documents.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
+from tasks.formats.tokens.readings import EXAMPLES
 from tasks.stages.crawl.storage.crawldb import URLS_FILE
-from tasks.stages.takedown.report import CHUNKS, EXAMPLES, MODELS, described, of_artifact
+from tasks.stages.takedown.report import CHUNKS, MODELS, described, of_artifact
 
 _AGAIN = {
     "crawldb": "run crawl again: its next cycle lists none of them, and marks them",
