@@ -1,28 +1,38 @@
 """Shell: `python -m tasks <stage> --recipe R` runs a stage as the operator does; other commands read artifacts.
 
 Each command imports what it needs when it runs: the process of a stage pays for no other.
+
+Init process of a pod: forwards signals to the stage and reaps child processes.
+
+The kernel gives PID 1 no default action for a signal, so a stage that is PID 1 would ignore SIGTERM wherever it has no
+handler, and the pod would occupy its GPUs for the whole grace period; orphans become its children, and stay zombies. So
+the shell forks before any slow import: the child runs the stage with the default actions of signals; the parent (10 MB)
+only waits. A child with nothing to save ends on SIGTERM immediately, which is safe: parts are committed whole.
 """
 
 import argparse
+import contextlib
+import ctypes
 import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.terminal import handling_broken_pipe
-from tasks.run import pid1
 from tasks.run.catalogue import STAGES
 from tasks.stages.takedown import VERSION_FORMAT, dated
 
 if TYPE_CHECKING:
     from tasks.core.store import Store
     from tasks.run.recipe import Recipe
+
 
 Ask = Callable[["Recipe", "Store", argparse.Namespace], None]
 Command = Callable[[str, str, Ask], argparse.ArgumentParser]
@@ -36,7 +46,7 @@ _FIELDS = ("urls", "domains", "documents", "lift")
 
 def enter() -> int:
     """Runs the command line as the first process of a pod, or below a shell; returns the exit status."""
-    pid1.fork_below_init()
+    fork_below_init()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     status = handling_broken_pipe(main)
     # The process ends: a last collection of live objects would take a twentieth of a crawl's time. Not with DuckDB: its
@@ -476,3 +486,71 @@ def _read_lines(path: str) -> list[str]:
             return file.read().rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
+
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+AWAITED = {*FORWARDED, signal.SIGCHLD}
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def fork_below_init() -> None:
+    """Forks where this process is PID 1 or ignores SIGTERM: the parent becomes the init process, the child returns.
+
+    Returns immediately elsewhere. The parent never returns: it exits with the child's status, 128 + signal if the child
+    was killed, and ends all remaining child processes before.
+    """
+    if os.getpid() != 1 and signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        return
+    # A blocked signal stays pending until `sigwait`, even if it is ignored or this is PID 1.
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    stage = os.fork()
+    if stage:
+        _watch(stage)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in FORWARDED:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
+
+
+def _watch(stage: int) -> NoReturn:
+    while True:
+        number = signal.sigwait(AWAITED)
+        if number != signal.SIGCHLD:
+            os.kill(stage, number)
+            continue
+        status = _reap(stage)
+        if status is not None:
+            _end_orphans()
+            os._exit(status if status >= 0 else 128 - status)
+
+
+def _reap(stage: int) -> int | None:
+    """Reaps every child that has ended; returns the exit code of `stage` if it is among them (negative: a signal)."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == stage:
+                found = os.waitstatus_to_exitcode(status)
+    return found
+
+
+def _end_orphans() -> None:
+    """Kills the child processes that the stage has left, such as pool workers that wait for work."""
+    import psutil
+
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            os.waitpid(-1, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
