@@ -30,7 +30,7 @@ from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import jaccard, shingle_sets
 from tasks.stages.dedup.signatures import band_keys, salted, shingle
 
-MOST = 20
+MOST_COPIES = 20
 """Copies that are shown."""
 _VERIFIED = 2_000
 """Documents that are verified, those with most bands in common first."""
@@ -96,7 +96,7 @@ class Similar:
 
 
 def similar(
-    store: Store, recipe: str, version: str, text: str, threshold: float | None = None, most: int = MOST
+    store: Store, recipe: str, version: str, text: str, threshold: float | None = None, most: int = MOST_COPIES
 ) -> Similar:
     """Returns the documents of a version that are near copies of a text.
 
