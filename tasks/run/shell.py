@@ -208,7 +208,7 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _similar(options: argparse.Namespace) -> None:
-    from tasks.run.trace.similar import similar
+    from tasks.run.trace.explain import similar
 
     try:
         raw = sys.stdin.buffer.read() if options.text == "-" else Path(options.text).read_bytes()

@@ -10,7 +10,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.text import shingles
 from tasks.run.shell import main
-from tasks.run.trace.similar import similar
+from tasks.run.trace.explain import similar
 from tasks.stages.dedup import DedupConfig
 from tests.conftest import run_stage_in
 from tests.tasks.stages.dedup.made import corpus, document
