@@ -2,9 +2,7 @@
 
 Checked when a recipe is read, so that a typing error costs no crawl and no pass over the texts. Light, since recipes
 are read at DAG parse time. Each check yields every inconsistency, as "where: what: what to do", and reads only its own
-sections, so that it also runs where others are invalid.
-
-The sections of a recipe that are checked together, and what is read of them.
+sections (`READ`), so that it also runs where others are invalid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,6 +29,27 @@ from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
+
+READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
+    "crawl": (CrawlConfig, ("enabled",)),
+    "extract": (ExtractConfig, ("files",)),
+    "classifiers": (ClassifiersConfig, ("train",)),
+    "perplexity": (PerplexityConfig, ("references", "cut_source")),
+    "annotate": (AnnotateConfig, ("use", "settings")),
+    "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
+    "tokenizer": (TokenizerConfig, ("weights",)),
+    "encode": (EncodeConfig, ("columns", "token_files")),
+    "chunks": (ChunksConfig, ("enabled", "code_sources")),
+    "spans": (SpansConfig, ("enabled",)),
+    "repeats": (RepeatsConfig, ("enabled",)),
+    "pack": (PackConfig, ("by", "leave_out_repeats")),
+    "canary": (CanaryConfig, ("current", "target", "guarded")),
+    "train": (TrainConfig, ("mixture", "anneal", "replay")),
+    "evaluate": (EvaluateConfig, ("tasks",)),
+    "promote": (PromoteConfig, ("guarded",)),
+    "examples": (ExamplesConfig, ("chunks",)),
+}
+"""Class of each section, and the fields that the checks read."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +80,6 @@ class Sections:
     evaluate: EvaluateConfig | None = None
     promote: PromoteConfig | None = None
     examples: ExamplesConfig | None = None
-
-
-READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
-    "crawl": (CrawlConfig, ("enabled",)),
-    "extract": (ExtractConfig, ("files",)),
-    "classifiers": (ClassifiersConfig, ("train",)),
-    "perplexity": (PerplexityConfig, ("references", "cut_source")),
-    "annotate": (AnnotateConfig, ("use", "settings")),
-    "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
-    "tokenizer": (TokenizerConfig, ("weights",)),
-    "encode": (EncodeConfig, ("columns", "token_files")),
-    "chunks": (ChunksConfig, ("enabled", "code_sources")),
-    "spans": (SpansConfig, ("enabled",)),
-    "repeats": (RepeatsConfig, ("enabled",)),
-    "pack": (PackConfig, ("by", "leave_out_repeats")),
-    "canary": (CanaryConfig, ("current", "target", "guarded")),
-    "train": (TrainConfig, ("mixture", "anneal", "replay")),
-    "evaluate": (EvaluateConfig, ("tasks",)),
-    "promote": (PromoteConfig, ("guarded",)),
-    "examples": (ExamplesConfig, ("chunks",)),
-}
-"""Class of each section, and the fields that the checks read."""
 
 
 def inconsistencies(sections: Sections) -> Iterator[str]:

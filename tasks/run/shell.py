@@ -2,12 +2,11 @@
 
 Each command imports what it needs when it runs: the process of a stage pays for no other.
 
-Init process of a pod: forwards signals to the stage and reaps child processes.
-
-The kernel gives PID 1 no default action for a signal, so a stage that is PID 1 would ignore SIGTERM wherever it has no
-handler, and the pod would occupy its GPUs for the whole grace period; orphans become its children, and stay zombies. So
-the shell forks before any slow import: the child runs the stage with the default actions of signals; the parent (10 MB)
-only waits. A child with nothing to save ends on SIGTERM immediately, which is safe: parts are committed whole.
+The shell is also the first process of a pod. The kernel gives PID 1 no default action for a signal, so a stage that is
+PID 1 would ignore SIGTERM wherever it has no handler, and the pod would occupy its GPUs for the whole grace period;
+orphans become its children, and stay zombies. So it forks before any slow import: the child runs the command with the
+default actions of signals; the parent forwards signals, reaps children and only waits. A child with nothing to save
+ends on SIGTERM immediately, which is safe: parts are committed whole.
 """
 
 import argparse
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from tasks.core.store import Store
     from tasks.run.recipe import Recipe
 
-
 Ask = Callable[["Recipe", "Store", argparse.Namespace], None]
 Command = Callable[[str, str, Ask], argparse.ArgumentParser]
 _HOSTS = 20
@@ -42,6 +40,11 @@ _KEPT = 2
 _SLUICE = "sluice"
 
 _FIELDS = ("urls", "domains", "documents", "lift")
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+AWAITED = {*FORWARDED, signal.SIGCHLD}
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def enter() -> int:
@@ -486,12 +489,6 @@ def _read_lines(path: str) -> list[str]:
             return file.read().rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error})", "correct the path, or save it as UTF-8") from None
-
-
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-AWAITED = {*FORWARDED, signal.SIGCHLD}
-
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def fork_below_init() -> None:

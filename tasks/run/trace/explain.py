@@ -1,27 +1,23 @@
-"""Explain: from a text to the training pages in which parts of it stand verbatim, and to the steps that read them.
+"""From a text to the pages of a version: parts of it that stand verbatim in the training tokens, and its near copies.
 
-Reads committed artifacts only: spans, shards, tokenizer, plan and checkpoint, as a `Chain` finds them.
+    explain   text -> longest runs of tokens -> places in shards -> documents -> URLs
+                                                               -> sequences with these tokens -> steps -> checkpoint
+    similar   text -> band keys of its signature -> documents that share one -> their true similarity -> copies
 
-    text -> longest runs of tokens -> places in shards -> documents -> URLs
-                                                       -> sequences with these tokens -> steps -> first checkpoint
+`explain` reads spans, shards, tokenizer, plan and checkpoint, as a `Chain` finds them. Its rules are those of OLMoTrace
+(Liu et al. 2025, arXiv 2504.07096, section 3): from each token the longest run that stands in the training text; runs
+within another are dropped; of the others, those are kept whose tokens are the least probable together (product of
+unigram probabilities), 0.05 per token of the text. Different here: runs may begin and end within words and contain full
+stops and line breaks, because a run that is as long as possible leads to fewer pages; and a minimum length takes the
+place of whole words (OLMoTrace's service: minimumSpanLength 1, with whole words only). Everything is found by binary
+search. From a remote store, files are fetched into the local cache when first read.
 
-The rules are those of OLMoTrace (Liu et al. 2025, arXiv 2504.07096, section 3): from each token the longest run that
-stands in the training text; runs within another are dropped; of the others, those are kept whose tokens are the least
-probable together (product of unigram probabilities), 0.05 per token of the text. Different here: runs may begin and end
-within words and contain full stops and line breaks, because a run that is as long as possible leads to fewer pages; and
-a minimum length takes the place of whole words (OLMoTrace's service: minimumSpanLength 1, with whole words only).
-
-Everything is found by binary search. From a remote store, files are fetched into the local cache when first read.
-
-Near copies of a text among the documents of a version.
-
-Reads, of the version's `duplicates`, the band keys of every signature (`bands/`) and the verdicts (`duplicates/`); of
-`extracted` the texts that share a band with the text; of `documents` who was kept. Nothing is compared that shares no
-band: a pair of Jaccard similarity s shares one with probability 1 - (1 - s^rows)^bands. What does share one is verified
-by the true similarity, as `dedup` does.
-
-The text's signature is computed by datasketch, whose values those of the version equal one for one, so any other tool
-that holds datasketch signatures can look up its texts here in the same way.
+`similar` reads, of the version's `duplicates`, the band keys of every signature (`bands/`) and the verdicts
+(`duplicates/`); of `extracted` the texts that share a band with the text; of `documents` who was kept. Nothing is
+compared that shares no band: a pair of Jaccard similarity s shares one with probability 1 - (1 - s^rows)^bands. What
+does share one is verified by the true similarity, as `dedup` does. The text's signature is computed by datasketch,
+whose values those of the version equal one for one, so any other tool that holds datasketch signatures can look up its
+texts here in the same way.
 """
 
 from collections import Counter, defaultdict
@@ -63,6 +59,34 @@ MIN_TOKENS = 8
 """Shortest run that is shown; shorter ones stand in many pages by chance."""
 _MOST_PLACES = 10
 """Occurrences of a run that are followed to their pages; as many as OLMoTrace shows (maximumDocumentsPerSpan)."""
+
+MOST_COPIES = 20
+"""Copies that are shown."""
+_VERIFIED = 2_000
+"""Documents that are verified, those with most bands in common first."""
+
+
+class _Encoded(NamedTuple):
+    """Tokens of a text in one spelling, and the range of characters of each in the text as it was given."""
+
+    ids: list[int]
+    ranges: list[tuple[int, int]]
+    searched: int
+    """Tokens from which a run may begin; the others are those of another spelling."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A range of characters that stands in the training text."""
+
+    start: int
+    end: int
+    runs: tuple[tuple[int, ...], ...]
+    """Its tokens; two runs where the text's first word stands there with and without a space before it."""
+    count: int
+    """Occurrences in the training text."""
+    bits: float
+    """How improbable its tokens are together: the sum of -log2 of each token's share of the training tokens."""
 
 
 @dataclass(frozen=True)
@@ -155,27 +179,40 @@ class Explanation:
         return {**vars(self), "run": self.run and self.run.settings, "spans": [one.to_json() for one in self.spans]}
 
 
-class _Encoded(NamedTuple):
-    """Tokens of a text in one spelling, and the range of characters of each in the text as it was given."""
+def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int = MIN_TOKENS) -> Explanation:
+    """Finds the pages and the training steps of the longest parts of a text that stand in the training tokens.
 
-    ids: list[int]
-    ranges: list[tuple[int, int]]
-    searched: int
-    """Tokens from which a run may begin; the others are those of another spelling."""
+    Args:
+        store: store of the artifacts.
+        recipe: name of the recipe.
+        version: version of the model, or of the tokens.
+        text: what the model wrote, or any text.
+        min_tokens: shortest part that counts, in tokens.
 
-
-@dataclass(frozen=True)
-class Match:
-    """A range of characters that stands in the training text."""
-
-    start: int
-    end: int
-    runs: tuple[tuple[int, ...], ...]
-    """Its tokens; two runs where the text's first word stands there with and without a space before it."""
-    count: int
-    """Occurrences in the training text."""
-    bits: float
-    """How improbable its tokens are together: the sum of -log2 of each token's share of the training tokens."""
+    Raises:
+        InputError: the text is too long, the minimum is below 1, nothing was encoded, or its tokens are not indexed.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"the text has {len(text):,} characters", f"give at most {MOST_CHARACTERS:,}")
+    if min_tokens < 1:
+        raise InputError(f"a span has at least 1 token, not {min_tokens}", "give a larger minimum")
+    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair has no UTF-8
+    chain = Chain.follow(store, recipe, version)
+    spans = _spans_of(store, chain, version)
+    index = SpanIndex(spans, chain.shards)
+    earlier = {one.checkpoint: one.chain for one in chain.before() if one.chain}
+    number, kept = matches(index, load(chain.artifacts["tokenizer"]), text, min_tokens)
+    addresses = {**chain.addresses, "spans": str(spans.address)}
+    return Explanation(
+        characters=len(text),
+        recipe=recipe,
+        artifacts={kind: addresses[kind] for kind in _READ if kind in addresses},
+        run=Run.of(chain),
+        training_tokens=index.tokens,
+        min_tokens=min_tokens,
+        spans_found=number,
+        spans=[_span(chain, earlier, index, text, match) for match in kept],
+    )
 
 
 def matches(index: SpanIndex, tokenizer: Tokenizer, text: str, min_tokens: int) -> tuple[int, list[Match]]:
@@ -248,42 +285,6 @@ def _outermost(ranges: dict[tuple[int, int], list[tuple[int, ...]]]) -> Iterator
             yield start, end
 
 
-def explain(store: Store, recipe: str, version: str, text: str, min_tokens: int = MIN_TOKENS) -> Explanation:
-    """Finds the pages and the training steps of the longest parts of a text that stand in the training tokens.
-
-    Args:
-        store: store of the artifacts.
-        recipe: name of the recipe.
-        version: version of the model, or of the tokens.
-        text: what the model wrote, or any text.
-        min_tokens: shortest part that counts, in tokens.
-
-    Raises:
-        InputError: the text is too long, the minimum is below 1, nothing was encoded, or its tokens are not indexed.
-    """
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(f"the text has {len(text):,} characters", f"give at most {MOST_CHARACTERS:,}")
-    if min_tokens < 1:
-        raise InputError(f"a span has at least 1 token, not {min_tokens}", "give a larger minimum")
-    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair has no UTF-8
-    chain = Chain.follow(store, recipe, version)
-    spans = _spans_of(store, chain, version)
-    index = SpanIndex(spans, chain.shards)
-    earlier = {one.checkpoint: one.chain for one in chain.before() if one.chain}
-    number, kept = matches(index, load(chain.artifacts["tokenizer"]), text, min_tokens)
-    addresses = {**chain.addresses, "spans": str(spans.address)}
-    return Explanation(
-        characters=len(text),
-        recipe=recipe,
-        artifacts={kind: addresses[kind] for kind in _READ if kind in addresses},
-        run=Run.of(chain),
-        training_tokens=index.tokens,
-        min_tokens=min_tokens,
-        spans_found=number,
-        spans=[_span(chain, earlier, index, text, match) for match in kept],
-    )
-
-
 def _spans_of(store: Store, chain: Chain, version: str) -> Artifact:
     """Returns the suffix arrays of the shards of a lineage: those of the version, or of the shards' own version."""
     shards = chain.artifacts.get("shards")
@@ -343,12 +344,6 @@ def _read_before(chain: Chain, uid: bytes) -> Reading | None:
 def _steps_json(reading: Reading) -> Json:
     first = min(reading.checkpoints, default=None)
     return {"steps": reading.steps, "skipped_steps": reading.skipped_steps, "first_checkpoint": first}
-
-
-MOST_COPIES = 20
-"""Copies that are shown."""
-_VERIFIED = 2_000
-"""Documents that are verified, those with most bands in common first."""
 
 
 @dataclass(frozen=True)
