@@ -13,11 +13,10 @@ Where `[place]` says `ask_human`, a person approves the decision in the Airflow 
 
 from airflow.sdk import DAG
 
-from operators.assets import asset
 from operators.forms import dag_settings
 from operators.gate import CanaryGate, ReportApproval
 from operators.places import training_operator
-from operators.recipes import recipes_for
+from operators.recipes import asset, recipes_for
 from operators.stage import MembersOperator, StageOperator
 
 FORM = {"canary.steps": "Training steps of each small run."}

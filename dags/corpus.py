@@ -15,11 +15,10 @@ the recipe names training data.
 
 from airflow.sdk import DAG
 
-from operators.assets import asset
 from operators.dask_cluster import on_cluster
 from operators.dask_stage import dask_stages
 from operators.forms import dag_settings
-from operators.recipes import recipes_for
+from operators.recipes import asset, recipes_for
 from tasks.run.catalogue import STAGES
 
 for recipe in recipes_for("corpus"):

@@ -14,12 +14,11 @@ Where `[place]` says `ask_human`, a person approves a new champion in the Airflo
 
 from airflow.sdk import DAG
 
-from operators.assets import asset, outlets_of
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
 from operators.order import connect
 from operators.places import training_operator
-from operators.recipes import recipes_for
+from operators.recipes import asset, outlets_of, recipes_for
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES
 

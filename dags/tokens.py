@@ -12,11 +12,10 @@ Another sequence length rewrites the plan, never the tokens.
 
 from airflow.sdk import DAG
 
-from operators.assets import asset
 from operators.dask_cluster import on_cluster
 from operators.dask_stage import dask_stages
 from operators.forms import dag_settings
-from operators.recipes import recipes_for
+from operators.recipes import asset, recipes_for
 
 for recipe in recipes_for("tokens"):
     settings = dag_settings(recipe, "tokens", __doc__, schedule=[asset(recipe.name, "documents")])

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperatorLink
 
-from operators.assets import outlets_of
 from operators.dask_cluster import dashboard, ensure
 from operators.links import DaskLink
+from operators.recipes import outlets_of
 from operators.stage import StageOperator
 from tasks.core.errors import SluiceError
 from tasks.run.place import filled

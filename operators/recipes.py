@@ -1,14 +1,20 @@
 """Recipes for the DAG files: each valid one gives DAGs, each invalid one an import error of its own.
 
 Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts and operations.
+
+Airflow Assets: one per recipe and kind of artifact that another DAG waits for.
+
+An event's `extra` contains {address, fingerprint, content, version, source_version, overrides}: enough for the consumer
+to find and check the artifact.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow.sdk import get_parsing_context
+from airflow.sdk import Asset, get_parsing_context
 
 from tasks.core.errors import RecipeError
+from tasks.run.catalogue import ASSETS, STAGES
 from tasks.run.recipe import Recipe, recipe_files
 
 
@@ -45,3 +51,20 @@ def _read(path: Path) -> Recipe:
         # DAGs, artifacts and `--recipe` use the name; two files with one name would mix.
         raise RecipeError(f'{path.name}: name is "{recipe.name}"', f'call the recipe "{path.stem}" or rename the file')
     return recipe
+
+
+def asset(recipe: str, kind: str) -> Asset:
+    """Returns the asset `<recipe>/<kind>`.
+
+    The scheme begins with "x-", which Airflow keeps for users: any other makes it look through all providers for a
+    handler (0.16 CPU-seconds in each task process) and reserves the name for a package with one.
+    """
+    if kind not in ASSETS:
+        raise ValueError(f'no asset kind "{kind}": known are {", ".join(ASSETS)}')
+    return Asset(name=f"{recipe}/{kind}", uri=f"x-sluice://{recipe}/{kind}", group="sluice")
+
+
+def outlets_of(recipe: str, stage: str) -> list[Asset]:
+    """Returns the asset that a stage completes, as the outlets of its task; [] where it completes none."""
+    completed = STAGES[stage].asset
+    return [asset(recipe, completed)] if completed else []

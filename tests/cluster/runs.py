@@ -18,7 +18,7 @@ DAG_FILE = """
 import pendulum
 from datetime import timedelta
 from airflow.sdk import DAG
-from operators.assets import asset
+from operators.recipes import asset
 from operators.gpu_pod import GpuPodOperator
 from operators.jobset import JobSetOperator
 

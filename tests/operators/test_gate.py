@@ -17,7 +17,7 @@ DECISION = {"weights": {"web": 0.7, "code": 0.3}, "promoted": True, "reason": "a
 DAG_FILE = """
 import pendulum
 from airflow.sdk import DAG
-from operators.assets import asset
+from operators.recipes import asset
 from operators.gate import CanaryGate
 from tasks.run.result import StageResult
 

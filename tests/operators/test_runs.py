@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
-from operators.assets import asset
+from operators.recipes import asset
 from operators.runs import Run, fails_at_once, run_of
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.run.recipe import Recipe
