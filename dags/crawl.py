@@ -16,8 +16,7 @@ killed fetch resumes where its log ends.
 from airflow.sdk import DAG
 
 from operators.forms import dag_settings
-from operators.order import connect
-from operators.recipes import outlets_of, recipes_for
+from operators.recipes import connect, outlets_of, recipes_for
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES, stages_of
 

@@ -15,9 +15,8 @@ A killed run resumes from its newest good checkpoint, on the same batches.
 from airflow.sdk import DAG, Param
 
 from operators.forms import dag_settings
-from operators.order import connect
 from operators.places import training_operator
-from operators.recipes import recipes_for
+from operators.recipes import connect, recipes_for
 from operators.stage import StageOperator
 
 FORM = {

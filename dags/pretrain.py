@@ -16,9 +16,8 @@ from airflow.sdk import DAG
 
 from operators.forms import dag_settings
 from operators.gate import ReportApproval
-from operators.order import connect
 from operators.places import training_operator
-from operators.recipes import asset, outlets_of, recipes_for
+from operators.recipes import asset, connect, outlets_of, recipes_for
 from operators.stage import StageOperator
 from tasks.run.catalogue import STAGES
 

@@ -6,15 +6,18 @@ Airflow Assets: one per recipe and kind of artifact that another DAG waits for.
 
 An event's `extra` contains {address, fingerprint, content, version, source_version, overrides}: enough for the consumer
 to find and check the artifact.
+
+The arrows of a DAG, from what its stages read of one another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import Asset, get_parsing_context
 
 from tasks.core.errors import RecipeError
-from tasks.run.catalogue import ASSETS, STAGES
+from tasks.run.catalogue import ASSETS, STAGES, upstream
 from tasks.run.recipe import Recipe, recipe_files
 
 
@@ -68,3 +71,15 @@ def outlets_of(recipe: str, stage: str) -> list[Asset]:
     """Returns the asset that a stage completes, as the outlets of its task; [] where it completes none."""
     completed = STAGES[stage].asset
     return [asset(recipe, completed)] if completed else []
+
+
+def connect(tasks: Mapping[str, Any]) -> None:
+    """Puts every task behind those of the stages whose output its stage reads.
+
+    Args:
+        tasks: stage -> its task, for the stages of one DAG.
+    """
+    for stage, task in tasks.items():
+        for before in upstream(stage):
+            if before in tasks:
+                tasks[before] >> task
