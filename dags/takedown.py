@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param
 
 from operators.forms import dag_settings
 from operators.recipes import recipes_for
-from operators.takedown import TakedownOperator
+from operators.stage import TakedownOperator
 from tasks.stages.takedown import MOST_LINES
 
 
