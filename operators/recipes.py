@@ -1,13 +1,10 @@
-"""Recipes for the DAG files: each valid one gives DAGs, each invalid one an import error of its own.
+"""What DAG files are made of: recipes, the Assets between their DAGs, and the arrows within one.
 
 Reads `dags/recipes/*.toml`, or the folder in $SLUICE_RECIPES. A recipe has a DAG for each of its parts and operations.
+Each valid recipe gives DAGs, each invalid one an import error of its own.
 
-Airflow Assets: one per recipe and kind of artifact that another DAG waits for.
-
-An event's `extra` contains {address, fingerprint, content, version, source_version, overrides}: enough for the consumer
-to find and check the artifact.
-
-The arrows of a DAG, from what its stages read of one another.
+There is one Asset per recipe and kind of artifact that another DAG waits for. An event's `extra` contains {address,
+fingerprint, content, version, source_version, overrides}: enough for the consumer to find and check the artifact.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,10 +1,8 @@
-"""StageOperator: runs one stage of a recipe in the worker's own process.
+"""StageOperator: runs one stage of a recipe in the worker's own process; TakedownOperator: the same for a request.
 
 Reads the recipe by name when the task runs, so that only names travel through the metadata database. Returns {address,
 fingerprint, content, version, members, rows, metrics, ...} as its XCom and puts the same identity on the event of its
 outlet.
-
-TakedownOperator: the stage `takedown` for one request, dated and named by the moment of its DAG run.
 """
 
 from collections.abc import Sequence
@@ -110,6 +108,24 @@ class MembersOperator(StageOperator):
         return list(self.result["members"])
 
 
+class TakedownOperator(StageOperator):
+    """Runs the stage `takedown` for one request, dated and named by the moment of its DAG run; see `StageOperator`.
+
+    Unless the form gives a version, it is the date of the run: every request is an artifact of its own, and a task that
+    is cleared and run again finds its own. The date of the request is that of the run too.
+    """
+
+    ui_color = "#f2dede"
+
+    def run_of(self, recipe: Recipe, context: Any) -> Run:
+        """Returns the run of the request; raises RecipeError."""
+        run = run_of(recipe, context)
+        # A run that a program has triggered may have no logical date.
+        moment = context.get("logical_date") or context["dag_run"].run_after
+        version = context["params"].get("version") or moment.strftime(VERSION_FORMAT)
+        return Run(version, None, {**run.overrides, **dated(moment)})
+
+
 def tracking_of(recipe: Recipe, context: Any) -> Any:
     """Returns where MLflow hangs this task's run: under one parent for the DAG run."""
     from tasks.run.place import filled
@@ -130,21 +146,3 @@ def _signal(process: psutil.Process, action: str) -> None:
         getattr(process, action)()
     except psutil.NoSuchProcess:
         return  # it has ended by itself
-
-
-class TakedownOperator(StageOperator):
-    """Runs the stage here; see `StageOperator`.
-
-    Unless the form gives a version, it is the date of the run: every request is an artifact of its own, and a task that
-    is cleared and run again finds its own. The date of the request is that of the run too.
-    """
-
-    ui_color = "#f2dede"
-
-    def run_of(self, recipe: Recipe, context: Any) -> Run:
-        """Returns the run of the request; raises RecipeError."""
-        run = run_of(recipe, context)
-        # A run that a program has triggered may have no logical date.
-        moment = context.get("logical_date") or context["dag_run"].run_after
-        version = context["params"].get("version") or moment.strftime(VERSION_FORMAT)
-        return Run(version, None, {**run.overrides, **dated(moment)})

@@ -15,7 +15,7 @@ from fastapi import Depends, FastAPI, Form, HTTPException, Query
 from fastapi.responses import HTMLResponse
 
 from sluice_ui import pages
-from sluice_ui.html import HEADERS
+from sluice_ui.pages import HEADERS
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import Ledger
 from tasks.run.recipe import Recipe, find_recipe, recipe_files

@@ -1,23 +1,38 @@
-"""Content of the pages: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
+"""The pages: recipes, one run of a recipe, one artifact, samples of the corpus, a trace, why of a URL.
 
 Reads artifacts through the ledger. A page shows the artifacts that exist; missing ones are marked as such.
+
+All shown values are text of the web or user input. So the templates of this folder and the fragments here escape every
+value, and the pages contain no script (the Content-Security-Policy forbids it).
 """
 
 import json
 from collections import defaultdict
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pyarrow.compute as pc
 from markupsafe import Markup
 
-from sluice_ui.html import ROOT, bar, link, outside, page
 from tasks.core import parquet
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.ledger import Ledger
+from tasks.core.pages import template
 from tasks.run.recipe import Recipe
 from tasks.run.runner import TRACKING, open_store
 from tasks.stages.consolidate.funnel import totals
+
+ROOT = "/sluice"
+"""Path at which the pages are mounted."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 
 SAMPLE = 20
 EXCERPT = 400
@@ -235,3 +250,27 @@ def _short(batch: Any) -> Any:
         return batch
     at = batch.schema.get_field_index("text")
     return batch.set_column(at, "text", pc.utf8_slice_codeunits(batch.column("text"), 0, EXCERPT))
+
+
+def page(name: str, title: str, **values: Any) -> str:
+    """Returns the HTML document of `templates/<name>.html`."""
+    return template(__package__, f"templates/{name}.html").render(title=title, root=ROOT, link=link, **values)
+
+
+def link(label: object, path: str, **query: str) -> Markup:
+    """Returns a link to a page of this application."""
+    parameters = f"?{urlencode(query)}" if query else ""
+    return Markup('<a href="{}{}">{}</a>').format(quote(path), parameters, label)
+
+
+def outside(label: str, url: str) -> str:
+    """Returns a link to another site, or only the label where the URL is not http or https."""
+    if not url.startswith(("http://", "https://")):
+        return label
+    return Markup('<a href="{}" target="_blank" rel="noopener noreferrer">{}</a>').format(url, label)
+
+
+def bar(share: float, *, lost: bool = False) -> Markup:
+    """Returns a bar, `share` (0..1) of 16 rem wide."""
+    width = 16 * min(max(share, 0.0), 1.0)
+    return Markup('<span class="bar{}" style="width:{:.2f}rem"></span>').format(" lost" if lost else "", width)
