@@ -1,31 +1,37 @@
 """PDF files: the parser `pdf` beside PDFium's own text, pypdf, pdfplumber and pdf_oxide, in one run.
 
-    python -m benchmarks.pdf --data FOLDER --peers FOLDER [--rounds 3] [--each 6]
+    python -m benchmarks.pdf --data FOLDER [--rounds 3] [--each 6]
 
-FOLDER of the data holds `pdf/files/*.pdf`, `pdf/silver_text/*.txt` (text of PDFium, words checked against two other
-libraries, in PDFium's order) and `text_domains/*.jsonl.zst`, of which `pdf_pages` lays out pages with Chromium.
-`--peers` names a folder for an environment with the other libraries.
+FOLDER holds `pdf/files/*.pdf`, `pdf/silver_text/*.txt` (text of PDFium, words checked against two other libraries, in
+PDFium's order) and `text_domains/*.jsonl.zst`, texts that Chromium lays out in one, two and three columns: `--each`
+files of every layout, with a running head and page numbers, justified and hyphenated lines, headings, and a table
+across the columns. Their gold is the text of the page without head and numbers, in the order of the source.
 
 `f1` is that of words as a multiset, lower case; of the silver texts hyphens at line ends are undone. `order` is the
 longest increasing run of words that occur once in the gold and once in the output, as a share of them: 1 where all are
 in the order of the gold. Speed is pages per CPU-second of one process, the best of the rounds, contenders in turn.
+
+Needs Chromium, and PyPI once. Writes `pdf.json`.
 """
 
-import argparse
+import html
 import json
 import re
 import sys
 import tempfile
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.harness import ROOT, cpu_seconds, keep, peer_python
-from benchmarks.pdf_pages import laid_out
+import pypdfium2
+
+from benchmarks.harness import in_turn, keep, last_line, parser, peer_python, texts_of
 
 PEERS = ("pypdf==7.1.0", "pdfplumber==0.11.10", "pdf_oxide==0.3.78", "pypdfium2==5.15.2")
 _SKELETON = """
@@ -63,6 +69,108 @@ _CONTENDERS = {
         "    return '\\n'.join(file.extract_text(page) for page in range(file.page_count()))",
     ),
 }
+_STYLE = """
+@page { size: A4; margin: 25mm 20mm }
+body { font: 10pt/1.25 "DejaVu Serif", serif; margin: 0 }
+p { margin: 0; text-align: justify; hyphens: auto; text-indent: 1.2em }
+h1 { font-size: 18pt; text-align: center; column-span: all } h2 { font-size: 12pt; margin: 8pt 0 4pt }
+table { column-span: all; margin: 8pt auto; border-collapse: collapse }
+td { padding: 1pt 12pt; border-bottom: 1px solid }
+main { columns: %d; column-gap: %s }
+"""
+_HEAD = "<div style='font-size:8px;width:100%;text-align:center'>Proceedings of the laid out pages, volume 7</div>"
+_FOOT = "<div style='font-size:8px;width:100%;text-align:center'><span class=pageNumber></span></div>"
+_WORDS = 1_500
+_DOMAINS = ("books", "masc", "speech")
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """One file: its layout, and the text in the order in which it is read."""
+
+    path: Path
+    layout: str
+    text: str
+
+
+def laid_out(domains: Path, folder: Path, each: int) -> Iterator[LaidOut]:
+    """Yields `each` files of every layout, made in `folder`."""
+    from playwright.sync_api import sync_playwright
+
+    texts = list(islice(_texts(domains), each))
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        for columns, gap in ((1, "1em"), (2, "1em"), (2, "8mm"), (3, "5mm")):
+            for number, paragraphs in enumerate(texts):
+                layout = f"{columns} columns, gap {gap}" if columns > 1 else "1 column"
+                source, text = _page(paragraphs, columns, gap)
+                path = folder / f"{columns}-{gap}-{number}.pdf"
+                page.set_content(source)
+                page.pdf(
+                    path=str(path),
+                    prefer_css_page_size=True,
+                    display_header_footer=True,
+                    header_template=_HEAD,
+                    footer_template=_FOOT,
+                )
+                yield LaidOut(path, layout, text)
+                if gap == "8mm":
+                    yield LaidOut(_by_rows(path), "2 columns, drawn by rows", text)
+        browser.close()
+
+
+def _by_rows(path: Path) -> Path:
+    """Writes a copy that looks the same, with the text drawn from top to bottom over all columns, and returns it."""
+    file = pypdfium2.PdfDocument(path)
+    for page in file:
+        drawn = [one for one in page.get_objects(max_depth=1) if one.type == pypdfium2.raw.FPDF_PAGEOBJ_TEXT]
+        drawn.sort(key=lambda one: (-round(one.get_matrix().f), one.get_matrix().e))
+        for one in drawn:
+            page.remove_obj(one)
+        for one in drawn:
+            page.insert_obj(one)
+        page.gen_content()
+    target = path.with_stem(f"{path.stem}-rows")
+    file.save(target)
+    return target
+
+
+def _texts(domains: Path) -> Iterator[list[str]]:
+    """Yields paragraphs of some 1,500 words of a document, of each domain in turn."""
+    return (text for turn in zip(*(_of_domain(domains, name) for name in _DOMAINS), strict=False) for text in turn)
+
+
+def _of_domain(domains: Path, name: str) -> Iterator[list[str]]:
+    texts = texts_of(domains / f"{name}.jsonl.zst")
+    for text in texts[:: max(1, len(texts) // 12)][:12]:
+        paragraphs = [" ".join(part.split()) for part in text.split("\n")]
+        kept, words = [], 0
+        for paragraph in filter(None, paragraphs):
+            kept.append(paragraph)
+            words += len(paragraph.split())
+            if words > _WORDS:
+                break
+        if words > _WORDS / 2:
+            yield kept
+
+
+def _page(paragraphs: list[str], columns: int, gap: str) -> tuple[str, str]:
+    """Returns the source of a page, and its text."""
+    blocks = [("h1", " ".join(paragraphs[0].split()[:8]))]
+    for number, paragraph in enumerate(paragraphs):
+        if number % 6 == 0:
+            blocks.append(("h2", f"{number // 6 + 1} Section {' '.join(paragraph.split()[:3])}"))
+        blocks.append(("p", paragraph))
+    rows = [[f"row {row}", f"{row * 17 % 101}", f"{row * 31 % 97}.5", "yes"] for row in range(1, 6)]
+    middle = len(blocks) // 2
+    source = [f"<{tag}>{html.escape(text)}</{tag}>" for tag, text in blocks]
+    table = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    source.insert(middle, f"<table>{table}</table>")
+    texts = [text for _, text in blocks]
+    texts[middle:middle] = [" ".join(row) for row in rows]
+    page = f"<html lang=en><style>{_STYLE % (columns, gap)}</style><main>{''.join(source)}</main></html>"
+    return page, "\n".join(texts)
 
 
 @dataclass(frozen=True)
@@ -126,39 +234,43 @@ def scored(gold: Sequence[Gold], texts: dict[str, str]) -> dict[str, dict[str, f
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--peers", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--each", type=int, default=6)
-    chosen = parser.parse_args()
-    peers = peer_python(chosen.peers, PEERS)
-    with tempfile.TemporaryDirectory() as name:
-        gold = gold_files(chosen.data, Path(name), chosen.each)
-        keep("pdf", measured(gold, Path(name) / "paths.json", peers, chosen.rounds))
-
-
-def measured(gold: Sequence[Gold], paths: Path, peers: str, rounds: int) -> dict[str, Any]:
-    """Returns the figures of all contenders."""
+def measured(gold: Sequence[Gold], paths: Path, rounds: int) -> dict[str, Any]:
+    """Returns the figures of all contenders; `paths` is where the list of files is written."""
     from tasks.formats.pdf.document import read_pdf
 
     paths.write_text(json.dumps([one.path for one in gold]))
     pages = sum(len(read_pdf(Path(one.path).read_bytes()).pages) for one in gold)
-    least: dict[str, float] = {}
-    contenders: dict[str, Any] = {}
-    for _ in range(rounds):
-        for name, (imports, body) in _CONTENDERS.items():
-            program = _SKELETON.format(imports=imports, body=body)
-            spent = cpu_seconds(sys.executable if name == "sluice" else peers, program, str(paths))
-            least[name] = min(spent, least.get(name, spent))
-            contenders[name] = scored(gold, json.loads(Path(f"{paths}.out").read_text()))
-    for name, row in contenders.items():
-        row["pages_per_cpu_second"] = round(pages / least[name], 1)
-        row["time_beside_sluice"] = round(least[name] / least["sluice"], 2)
-    return {"pages": pages, "files": len(gold), "peers": list(PEERS), "contenders": contenders}
+    peers = peer_python("pdf", PEERS)
+    texts: dict[str, dict[str, str]] = {}
+
+    def run(name: str, imports: str, body: str) -> float:
+        program = _SKELETON.format(imports=imports, body=body)
+        seconds = float(last_line(sys.executable if name == "sluice" else peers, program, str(paths)))
+        texts[name] = json.loads(Path(f"{paths}.out").read_text())
+        return seconds
+
+    taken = in_turn({name: partial(run, name, *program) for name, program in _CONTENDERS.items()}, rounds)
+    contenders = {
+        name: {
+            **scored(gold, texts[name]),
+            "pages_per_cpu_second": round(pages / min(seconds), 1),
+            "time_beside_sluice": round(min(seconds) / min(taken["sluice"]), 2),
+        }
+        for name, seconds in taken.items()
+    }
+    return {"pages": pages, "files": len(gold), "peers": PEERS, "contenders": contenders}
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--data", type=Path, required=True)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--each", type=int, default=6, help="files of each layout")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        gold = gold_files(given.data, Path(name), given.each)
+        keep("pdf", measured(gold, Path(name) / "paths.json", given.rounds))
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()

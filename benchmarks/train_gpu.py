@@ -13,23 +13,279 @@ were not causal: the convention of PaLM and llm-foundry. `mfu_causal` counts the
 documents. Both are of the dense bf16 peak of the data sheet, fp8 too.
 """
 
-import argparse
+import gc
 import os
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.nn import attention
+from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_kernels import parity
-from benchmarks.gpu_steps import Variant, Workload, batches_of, engine_of, free, measured, top_kernels
-from benchmarks.harness import store
-from tasks.trainer.config import ModelConfig
-from tasks.trainer.model.attention import Kernel, best_kernel
+from benchmarks.harness import RESULTS, parser, store
+from tasks.trainer.config import ModelConfig, TrainConfig
+from tasks.trainer.data.batches import Batch
+from tasks.trainer.model import loss as loss_module
+from tasks.trainer.model.attention import Kernel, activate_flash, best_kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
-from tasks.trainer.model.shape import SIZES, Size
+from tasks.trainer.model.shape import SIZES, Shape, Size, attended_length, flops_per_token
+from tasks.trainer.model.varlen import varlen
+from tasks.trainer.parallel.ranks import Ranks
+from tasks.trainer.parallel.sharded import Sharded
+from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
+
+TOLERANCE = 0.02
+"""Largest difference from the reference in fp32, over its norm, that rounding to bf16 explains."""
+BATCHES = 4
+"""Different batches that steps repeat, so that no shape of `cu_seqlens` comes after the warm-up."""
+MEAN_DOCUMENT = 700
+"""Mean tokens of a document."""
+
+
+def documents_of(sequences: int, seq_len: int, mean: float, seed: int) -> Tensor:
+    """Returns numbers of documents, int64 [sequences, seq_len], of log-normal lengths (sigma 1) cut as they come."""
+    generator = np.random.default_rng(seed)
+    total = sequences * seq_len
+    lengths = np.maximum(1, generator.lognormal(np.log(mean) - 0.5, 1.0, 8 + int(8 * total / mean)).astype(np.int64))
+    numbers = np.repeat(np.arange(len(lengths)), lengths)[:total]
+    return torch.from_numpy(numbers.reshape(sequences, seq_len))
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(device: torch.device, call: Callable[[], object], repeats: int) -> float:
+    """Returns the median time of a call, after one that is not counted."""
+    taken = []
+    for _ in range(repeats + 1):
+        synchronise(device)
+        started = time.perf_counter()
+        call()
+        synchronise(device)
+        taken.append(time.perf_counter() - started)
+    return float(np.median(taken[1:]))
+
+
+class Case:
+    """Random queries, keys and values over packed documents.
+
+    Args:
+        device: to compute on; on a CPU in fp32 and forward alone, as `flex` does there.
+        sequences: how many.
+        seq_len: positions of each.
+        heads: query heads; half as many heads of keys and values.
+        width: of a head.
+    """
+
+    def __init__(self, device: torch.device, sequences: int, seq_len: int, heads: int, width: int) -> None:
+        torch.manual_seed(0)
+        self.device, self.backward = device, device.type == "cuda"
+        self.dtype = torch.bfloat16 if self.backward else torch.float32
+        self.documents = documents_of(sequences, seq_len, min(700, seq_len / 3), 0).to(device)
+        self.inputs = [
+            torch.randn(sequences, count, seq_len, width, device=device, dtype=self.dtype)
+            for count in (heads, heads // 2, heads // 2)
+        ]
+        self.weights = torch.randn_like(self.inputs[0])
+
+    def passes(self, kernel: Kernel, documents: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+        """Returns the output, and where there is a backward pass the gradients of queries, keys and values."""
+        leaves = [tensor.detach().requires_grad_(self.backward) for tensor in inputs]
+        out = kernel(documents, None)(*leaves)
+        grads = torch.autograd.grad((out * self.weights).sum(), leaves) if self.backward else ()
+        return [out.detach(), *grads]
+
+    def reference(self) -> list[Tensor]:
+        """Returns what `passes` does, of the reference in fp32."""
+        return self.passes(sdpa_mask, self.documents, [tensor.float() for tensor in self.inputs])
+
+    def leak(self, kernel: Kernel) -> float:
+        """Returns how much a change of one document changes the outputs of the others at most."""
+        middle = self.documents[0, self.documents.shape[1] // 2]
+        changed = (self.documents == middle)[:, None, :, None]
+        before = self.passes(kernel, self.documents, self.inputs)[0]
+        after = self.passes(kernel, self.documents, [tensor + 10 * changed for tensor in self.inputs])[0]
+        return float(torch.where(changed, 0, before - after).abs().max())
+
+    def figures(self, kernel: Kernel, reference: list[Tensor], repeats: int) -> dict[str, Any]:
+        """Returns differences from the reference, over its norm; the leak; and times with and without documents."""
+        found = self.passes(kernel, self.documents, self.inputs)
+        errors = [float((a.float() - b).norm() / b.norm()) for a, b in zip(found, reference, strict=True)]
+        whole = torch.zeros_like(self.documents)
+        times = {
+            name: seconds(self.device, lambda d=documents: self.passes(kernel, d, self.inputs), repeats)
+            for name, documents in (("documents", self.documents), ("plain_causal", whole))
+        }
+        return {
+            "errors": dict(zip(("out", "dq", "dk", "dv"), (round(error, 6) for error in errors), strict=False)),
+            "leak": self.leak(kernel),
+            "equal": max(errors) < TOLERANCE,
+            "ms": {name: round(1e3 * value, 3) for name, value in times.items()},
+        }
+
+
+def parity(device: torch.device, shape: tuple[int, int, int, int], repeats: int) -> dict[str, Any]:
+    """Returns figures of each kernel of the device, and the flash attention that is left active, the fastest equal one.
+
+    Args:
+        device: to compute on.
+        shape: sequences, positions, heads, width of a head.
+        repeats: of each time.
+    """
+    case = Case(device, *shape)
+    reference = case.reference()
+    kernels: dict[str, Any] = {"flex": _tried(case, flex, reference, repeats)}
+    flash = "none"
+    if device.type == "cuda":
+        flash = "FA2"
+        kernels["varlen FA2"] = _tried(case, varlen, reference, repeats)
+        newest = activate_flash(device)
+        if newest != "FA2":
+            figures = kernels[f"varlen {newest}"] = _tried(case, varlen, reference, repeats)
+            if figures.get("equal") and figures["ms"]["documents"] < kernels["varlen FA2"]["ms"]["documents"]:
+                flash = newest
+            else:
+                attention.restore_flash_attention_impl()
+    named = dict(zip(("sequences", "seq_len", "heads", "width"), shape, strict=True))
+    return {"shape": {**named, "kv_heads": shape[2] // 2}, "kernels": kernels, "flash": flash}
+
+
+def _tried(case: Case, kernel: Kernel, reference: list[Tensor], repeats: int) -> dict[str, Any]:
+    try:
+        return case.figures(kernel, reference, repeats)
+    except Exception as error:  # a kernel that fails on this card is a result
+        return {"failed": f"{type(error).__name__}: {error}"[:500]}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model as it is built: what needs other weights or another graph."""
+
+    size: str
+    precision: Literal["bf16", "fp8"]
+    """Of the forward and backward pass, as in `TrainConfig`."""
+    recompute: str = "none"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a variant computes in a step."""
+
+    seq_len: int
+    microbatch: int
+    documents: bool = True
+    """Whether attention ends at documents; without, it is plain causal."""
+    kernel: str = "best"
+    head_chunk: int = 512
+    """Positions whose logits exist at a time."""
+
+
+def engine_of(variant: Variant, size: Size, compiled: bool) -> Sharded:
+    """Builds the engine of one rank on the device that there is."""
+    run = TrainConfig(
+        model=size.model, steps=1000, batch_size=1, microbatch=1, milestones=1, precision=variant.precision
+    )
+    layout = Layout.model_validate({"recompute": variant.recompute, "compile": compiled, "zero": 2})
+    ranks = Ranks(0, 1, 0)
+    return Sharded(run, layout, size.vocab_size, 2048, ranks)
+
+
+def batches_of(load: Workload, vocab_size: int) -> list[Batch]:
+    """Returns batches of random tokens; a label is the token that follows."""
+    made = []
+    for seed in range(BATCHES):
+        shape = (load.microbatch, load.seq_len)
+        tokens = np.random.default_rng(seed).integers(0, vocab_size, (shape[0], shape[1] + 1))
+        numbers = documents_of(*shape, min(MEAN_DOCUMENT, load.seq_len / 3), seed).numpy()
+        made.append(Batch.of(tokens[:, :-1], tokens[:, 1:], numbers if load.documents else np.zeros(shape, np.int64)))
+    return [batch.pinned() if torch.cuda.is_available() else batch for batch in made]
+
+
+def train_steps(engine: Sharded, batches: list[Batch], steps: int) -> tuple[list[float], float]:
+    """Takes steps of one microbatch each; returns the seconds of each and the last loss."""
+    device, taken, loss = engine.mesh.device, [], 0.0
+    for step in range(steps):
+        synchronise(device)
+        started = time.perf_counter()
+        loss, _, _ = engine.forward_backward({0: batches[step % len(batches)]})
+        engine.clip(1.0)
+        engine.optimizer.step(1e-4)
+        synchronise(device)
+        taken.append(time.perf_counter() - started)
+    return taken, loss
+
+
+def measured(engine: Sharded, size: Size, load: Workload, kernel: Kernel, steps: int) -> dict[str, Any]:
+    """Returns the figures of a workload; a third of the steps warms up. The caller has set the kernel's flash."""
+    device = engine.mesh.device
+    torch._dynamo.reset()
+    engine.chunks[0].kernel = kernel
+    loss_module.CHUNK = load.head_chunk
+    batches = batches_of(load, size.vocab_size)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    warm, _ = train_steps(engine, batches, max(1, steps // 3))
+    taken, loss = train_steps(engine, batches, steps - len(warm))
+    step_s = float(np.median(taken))
+    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    return {
+        **asdict(load),
+        "step_s": round(step_s, 4),
+        "slowest_s": round(max(taken), 4),
+        "warm_up_s": round(sum(warm), 1),
+        "loss": round(loss, 4),
+        "memory_gib": memory and round(memory, 1),
+        **rates(size, load, batches, step_s, device),
+    }
+
+
+def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, device: torch.device) -> dict[str, Any]:
+    """Returns tokens/s, FLOP/s and MFU by the convention (every key of the sequence) and by keys that are attended."""
+    per_s = load.microbatch * load.seq_len / step_s
+    runs = np.concatenate([np.diff(batch.cu_seqlens.numpy()) for batch in batches])
+    by = {"": load.seq_len, "_causal": attended_length(runs)}
+    flops = {name: per_s * flops_per_token(Shape.of(size.model, size.vocab_size), keys) for name, keys in by.items()}
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    return {
+        "tokens_per_s": round(per_s),
+        **{f"tflops{name}": round(value / 1e12, 1) for name, value in flops.items()},
+        **{f"mfu{name}": round(value / peak, 4) if peak else None for name, value in flops.items()},
+    }
+
+
+def top_kernels(engine: Sharded, batches: list[Batch], count: int = 20) -> list[dict[str, Any]]:
+    """Returns the operations on which three steps spend most of the device's time."""
+    cuda = engine.mesh.device.type == "cuda"
+    train_steps(engine, batches, 1)
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as found:
+        train_steps(engine, batches, 3)
+    spent = {
+        event.key: event.self_device_time_total if cuda else event.self_cpu_time_total for event in found.key_averages()
+    }
+    total = sum(spent.values())
+    most = sorted(spent, key=lambda name: -spent[name])[:count]
+    return [
+        {"kernel": name[:120], "ms_per_step": round(spent[name] / 3e3, 3), "share": round(spent[name] / total, 4)}
+        for name in most
+    ]
+
+
+def free() -> None:
+    """Returns memory of engines that are gone to the device."""
+    gc.collect()
+    torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
 
 SWEEP: dict[Variant, list[Workload]] = {
     Variant("1.3b", "bf16"): [
@@ -134,16 +390,15 @@ def card(device: torch.device) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    target = Path(__file__).parent / "results" / "train_gpu.json"
-    parser.add_argument("--budget", type=float, default=460.0, help="seconds for all of it")
-    parser.add_argument("--out", type=Path, default=target, help="file of the results")
-    parser.add_argument("--tiny", action="store_true", help="a tiny configuration of everything, on a CPU")
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--budget", type=float, default=460.0, help="seconds for all of it")
+    options.add_argument("--out", type=Path, default=RESULTS / "train_gpu.json", help="file of the results")
+    options.add_argument("--tiny", action="store_true", help="a tiny configuration of everything, on a CPU")
+    given = options.parse_args()
     if given.tiny:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():
-        parser.error("this machine has no GPU; --tiny shows on a CPU that the program runs")
+        options.error("this machine has no GPU; --tiny shows on a CPU that the program runs")
     torch._dynamo.config.automatic_dynamic_shapes = False  # another microbatch is compiled for its own shape
     Sweep(given.out, given.budget, given.tiny).run()
     dist.destroy_process_group()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pdf_gold import Unit, html_units, tex_units
-from benchmarks.pdf_paragraphs import TWELVE, Manual, score_of, scored
+from benchmarks.pdf_paragraphs import TWELVE, Manual, Unit, html_units, score_of, scored, tex_units
 
 MEAN = 0.95
 LEAST = 0.93
