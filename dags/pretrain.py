@@ -37,9 +37,6 @@ for recipe in recipes_for("pretrain"):
                 task_id=stage, recipe=recipe.name, stage=stage, outlets=outlets_of(recipe.name, stage), **pool
             )
         connect(tasks)
-        if "estimate" in tasks:
-            # The training does not read the estimate: with another price it is the same. It waits for it all the same.
-            tasks["estimate"] >> tasks["train"]
         if "promote" in tasks and recipe.place.ask_human:
             subject = f"{recipe.name}: may this model become champion?"
             decided = {"decided": tasks["compare"].output, "promoted_only": True}

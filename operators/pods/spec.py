@@ -25,7 +25,10 @@ from operators.pods.waiting import quantity
 from tasks.core.errors import RecipeError
 from tasks.run.place import KubernetesPlace, all_filled
 from tasks.run.recipe import Recipe
+from tasks.stages.tokens import PackConfig, TokenizerConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.shape import Shape
+from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 
 CONTAINER = "base"
@@ -238,10 +241,10 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     Its part of the checkpoints that the run keeps, one more (being written, or fetched as a whole after a loss), and
     what it reads of the shards, as far as the cache keeps it.
     """
-    train, layout, seq_len = recipe.train, recipe.place.train.layout, recipe.pack.seq_len
-    shape = Shape.of(train.model, recipe.tokenizer.vocab_size)
+    train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
+    shape = Shape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
     ranks = recipe.place.train.nproc * place.nodes
-    saving = estimate(recipe.plan, train, shape, seq_len, layout, ranks)["checkpoints"]
+    saving = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks)["checkpoints"]
     read = train.steps * train.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / place.nodes
     cache = float(place.env.get("SLUICE_CACHE_GB") or CACHE_GB) * 1e9
     return float(saving["scratch_gb"] * 1e9 / place.nodes + saving["bytes"] + min(read, cache))

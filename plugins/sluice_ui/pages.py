@@ -22,6 +22,7 @@ from tasks.core.pages import template
 from tasks.run.recipe import Recipe
 from tasks.run.runner import TRACKING, open_store
 from tasks.stages.consolidate.funnel import totals
+from tasks.stages.crawl.config import CrawlConfig
 
 ROOT = "/sluice"
 """Path at which the pages are mounted."""
@@ -151,7 +152,7 @@ def why(recipe: Recipe, version: str, url: str) -> str:
     from tasks.stages.crawl.why import why as reasons
 
     try:
-        answer = render(reasons(open_store(recipe), recipe.name, recipe.crawl, url, version))
+        answer = render(reasons(open_store(recipe), recipe.name, recipe.of(CrawlConfig), url, version))
     except InputError as error:
         answer = str(error)
     newest = link("the newest cycle", f"{ROOT}/why", recipe=recipe.name, url=url)

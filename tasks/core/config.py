@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -32,10 +32,30 @@ class Problems(ValueError):
         super().__init__("; ".join(text.removeprefix(".") for text in self.messages))
 
 
+class Copied(NamedTuple):
+    """A field that a recipe fills in with another of its sections, where a dotted recipe field is true."""
+
+    section: str
+    when: str
+
+
 class Config(BaseModel):
     """Immutable settings; an unknown key is an error, and so is a number that JSON cannot encode (not finite)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    COPIED: ClassVar[Mapping[str, Copied]] = {}
+    """Fields of a section that its recipe fills in."""
+
+    @classmethod
+    def absent(cls) -> Self:
+        """Returns the settings of a recipe without this section."""
+        return cls()
+
+    @property
+    def active(self) -> bool:
+        """Whether stages with these settings have anything to do."""
+        return True
 
 
 C = TypeVar("C", bound=Config)

@@ -1,11 +1,50 @@
-"""Declaration of a stage without its code: inputs, output, settings, DAG.
+"""Declaration of a stage without its code: settings, inputs, the version before, policies.
 
-Each package of `tasks.stages` has a module `wiring` with one `StageSpec` per stage. These import nothing else, because
-DAG files read them at parse time.
+Each package of `tasks.stages` declares its stages as `STAGES` in its `__init__`, beside their settings. That imports no
+code of the stages, because DAG files read it at parse time; the catalogue (`tasks.run.catalogue`) finds it there.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from tasks.core.config import Config
+
+
+@dataclass(frozen=True)
+class Input:
+    """An artifact of the stage's own version, or of the source version where that has none.
+
+    Args:
+        kind: kind of the artifact; "segment/*" is the one of the stage's own member.
+        files: prefixes of the files that are read, where not all of them are. The input then counts in the fingerprint
+            by the content of these files alone, and the stage cannot open any other.
+        members_of: kind of the artifact whose record names the members, where all members of a mapped stage are read.
+        group: name of the group, where one of the artifacts that `kind` is made of is read (`tasks.core.groups`).
+        optional: whether it is read only where the recipe has the stage that makes it.
+        when: dotted recipe field; an optional input is read only where that is true, too.
+        or_of_base: whether, where the recipe has no stage that makes it, the stage reads what the base of the
+            recipe's fine-tuning was made with; of the tokenizer alone.
+    """
+
+    kind: str
+    files: tuple[str, ...] = ()
+    members_of: str = ""
+    group: str = ""
+    optional: bool = False
+    when: str = ""
+    or_of_base: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """An artifact of any recipe and version, or several, that a setting names by id.
+
+    Args:
+        field: field of the stage's section, or dotted path in it, with an id (version "previous": the newest other one
+            when the run began), or with several; "" or () where there is none.
+    """
+
+    field: str
 
 
 @dataclass(frozen=True)
@@ -20,81 +59,93 @@ class Previous:
             was begun from an older one than the newest by now is refused. A version that reads no input of its own, but
             those of a source version, has the version before of that one: it is another result of the same cycle, and
             not the next cycle.
+        when: dotted recipe field; the version before is read where it is true. "": always.
     """
 
     kind: str
     completed_by: str
     members: str = ""
     accumulates: bool = False
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Takedowns:
+    """The takedowns in force (`tasks.formats.documents.tombstones`), where there are some.
+
+    They are of any version, of the stage's own recipe and of the recipes whose artifacts it names.
+
+    Args:
+        role: role in which the stage reads them.
+        when: dotted recipe field; they are read where it is true. "": always.
+    """
+
+    role: str = "takedowns"
+    when: str = ""
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage: its module, its settings, its inputs and its output.
+    """One stage: its settings, its inputs, its output and its policies.
 
     Args:
         name: name of the stage, and of its task in the DAG.
-        module: module with `VERSION` and `run`.
-        section: section of the recipe with its settings.
         dag: the DAG it is part of: "crawl", "corpus", "tokens", "canary", "pretrain", "finetune" or "takedown".
         output: kind of the artifact it writes; of a mapped stage one per member, `<kind>/<member>`.
+        config: class of its settings. The stage runs only where their property `active` is true.
+        section: section of the recipe with its settings; by default its name.
+        module: module with `VERSION` and `run`, relative to the package that declares the stage.
         asset: name of the Airflow Asset that the output completes and that later DAGs wait for; "" for none. A DAG
             without one is an operation on what the others have made, such as "takedown".
-        inputs: role -> kind; "segment/*" is the artifact of the stage's own member.
-        input_files: role -> prefixes of the files that are read, where not all of them are. Such an input counts in the
-            fingerprint by the content of these files alone, and the stage cannot open any other.
-        fan_in: role -> (kind, kind of the artifact whose record names the members): all members of a mapped stage.
-        groups: role -> (kind, annotator): one of the artifacts that `kind` is made of (`tasks.core.groups`).
-        optional_inputs: role -> kind, read where the recipe has the stage that makes it.
-        optional_if: role of these -> dotted recipe field; the input is read where that is true, too.
-        named: role -> field of its section, or dotted path in it, with the id of an artifact, of any recipe and version
-            ("previous": the newest other one when the run began), or with several; "" or () where there is none.
+        inputs: role -> artifact that it reads.
         previous: role -> artifact of the version before.
-        previous_if: dotted recipe field; the version before is read where it is true. "": always.
-        previous_as: role of an input whose record determines the previous version that all stages of this version
-            read; of those that read the web, the takedowns, too.
-        takedowns: role in which it reads the takedowns in force (`formats.documents.tombstones`), of any version, where
-            there are some; of its own recipe and of those whose artifacts it names. "": it reads none.
-        takedowns_if: dotted recipe field; takedowns are read where it is true. "": always.
-        tokenizer_of_base: whether its input `tokenizer` is that of the base of a fine-tuning where the recipe has none.
+        decided_by: role of an input whose record determines the previous version that all stages of this version read;
+            of those that read the web, the takedowns, too.
+        takedowns: the takedowns that it reads; None: it reads none.
+        before: stages that wait for it in the DAG, though they read nothing of it.
         mapped: whether it runs once per member ("p0", "arm-0-seed-1").
-        conditional: whether it runs only where the property `active` of its section of the recipe is true.
         reads_web: whether it reads the web, so that equal settings and inputs do not give an equal result.
     """
 
     name: str
-    module: str
-    section: str
     dag: str
     output: str
+    config: type[Config]
+    section: str = ""
+    module: str = "stage"
     asset: str = ""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    input_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    fan_in: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    groups: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    optional_inputs: Mapping[str, str] = field(default_factory=dict)
-    optional_if: Mapping[str, str] = field(default_factory=dict)
-    named: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, Input | Named] = field(default_factory=dict)
     previous: Mapping[str, Previous] = field(default_factory=dict)
-    previous_if: str = ""
-    previous_as: str = ""
-    takedowns: str = ""
-    takedowns_if: str = ""
-    tokenizer_of_base: bool = False
+    decided_by: str = ""
+    takedowns: Takedowns | None = None
+    before: tuple[str, ...] = ()
     mapped: bool = False
-    conditional: bool = False
     reads_web: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "section", self.section or self.name)
+
+    @property
+    def own_inputs(self) -> dict[str, Input]:
+        """Inputs of its own version, by role."""
+        return {role: given for role, given in self.inputs.items() if isinstance(given, Input)}
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Fields of its section that name artifacts, by role."""
+        return {role: given.field for role, given in self.inputs.items() if isinstance(given, Named)}
+
+    @property
+    def input_files(self) -> dict[str, tuple[str, ...]]:
+        """Prefixes of the files that are read, by role of the inputs of which not all are."""
+        return {role: given.files for role, given in self.own_inputs.items() if given.files}
 
     @property
     def of_other_versions(self) -> frozenset[str]:
         """Roles of inputs that are no part of its version: nothing that the version has is looked for in them."""
         return frozenset({*self.named, *self.previous})
 
-    def required_kinds(self) -> tuple[str, ...]:
-        """Returns the kinds, without members, that it reads of its own version in any case."""
-        several = (kind for kind, _ in (*self.fan_in.values(), *self.groups.values()))
-        return tuple(dict.fromkeys(kind.partition("/")[0] for kind in (*self.inputs.values(), *several)))
-
-    def input_kinds(self) -> tuple[str, ...]:
-        """Returns the kinds, without members, that it reads of its own version where they are there."""
-        return tuple(dict.fromkeys((*self.required_kinds(), *self.optional_inputs.values())))
+    def input_kinds(self, *, required: bool = False) -> tuple[str, ...]:
+        """Returns the kinds, without members, that it reads of its own version; `required`: those it always reads."""
+        found = [given for given in self.own_inputs.values() if not (required and given.optional)]
+        return tuple(dict.fromkeys(given.kind.partition("/")[0] for given in found))

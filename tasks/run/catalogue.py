@@ -1,60 +1,60 @@
-"""Catalogue of all stages in the order in which they run, with the DAGs and assets that their wiring defines.
+"""Catalogue of all stages in order, with the DAGs, assets and recipe sections that they declare.
 
-Reads the `wiring` modules of `tasks.stages`. Modules with code are named by strings and imported when a stage runs, so
-that listing stages is cheap.
+Reads `STAGES` of the packages of `tasks.stages`. Modules with code are named by strings and imported when a stage runs,
+so that listing stages is cheap.
 """
 
-from collections.abc import Iterable, Iterator
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from tasks import stages
+from tasks.core.config import Config
 from tasks.core.stage_spec import StageSpec
-from tasks.stages import annotate as annotate
-from tasks.stages import canary as canary
-from tasks.stages import chunks as chunks
-from tasks.stages import classifiers as classifiers
-from tasks.stages import consolidate as consolidate
-from tasks.stages import decontaminate as decontaminate
-from tasks.stages import dedup as dedup
-from tasks.stages import dedup_index as dedup_index
-from tasks.stages import estimate as estimate
-from tasks.stages import evaluate as evaluate
-from tasks.stages import finetune as finetune
-from tasks.stages import paragraphs as paragraphs
-from tasks.stages import perplexity as perplexity
-from tasks.stages import promote as promote
-from tasks.stages import reconcile as reconcile
-from tasks.stages import register as register
-from tasks.stages import repeats as repeats
-from tasks.stages import spans as spans
-from tasks.stages import takedown as takedown
-from tasks.stages import tokens as tokens
-from tasks.stages import train as train
-from tasks.stages.crawl import wiring as crawl
-from tasks.stages.extract import wiring as extract
-
-_WIRINGS = (
-    *(crawl, extract, classifiers, perplexity, annotate, dedup, decontaminate, paragraphs, consolidate),
-    *(dedup_index, tokens, chunks, spans, repeats),
-    *(canary, estimate, train, reconcile, evaluate, register, promote, finetune, takedown),
-)
 
 
-def _in_order(stages: Iterable[StageSpec]) -> Iterator[StageSpec]:
-    """Yields the stages in the given order, each after the stages whose output it reads."""
-    left = list(stages)
-    while left:
-        to_come = {stage.output for stage in left}
-        ready = next(stage for stage in left if not to_come.intersection({*stage.input_kinds()} - {stage.output}))
-        left.remove(ready)
-        yield ready
+def _declared() -> Iterator[StageSpec]:
+    """Yields the stages that the packages of `tasks.stages` declare, in the order of their names."""
+    for package in sorted(found.name for found in pkgutil.iter_modules(stages.__path__, f"{stages.__name__}.")):
+        for stage in importlib.import_module(package).STAGES:
+            yield replace(stage, module=f"{package}.{stage.module}")
 
 
-STAGES: dict[str, StageSpec] = {
-    stage.name: stage for stage in _in_order(stage for wiring in _WIRINGS for stage in wiring.STAGES)
-}
+def _in_order(declared: Sequence[StageSpec]) -> list[StageSpec]:
+    """Returns the stages DAG by DAG, each after those that it reads or waits for.
+
+    Those that an asset needs come first, in the order in which they are named as inputs; the others follow by name.
+    """
+    makers = {stage.output: stage for stage in declared}
+    found: dict[str, StageSpec] = {}
+
+    def add(stage: StageSpec) -> None:
+        if stage.name in found:
+            return
+        for kind in stage.input_kinds():
+            if kind not in makers:
+                raise ValueError(f'the stage {stage.name} reads "{kind}", which no stage writes')
+            add(makers[kind])
+        for other in declared:
+            if stage.name in other.before:
+                add(other)
+        found[stage.name] = stage
+
+    for stage in sorted(declared, key=lambda stage: (not stage.asset, stage.name)):
+        add(stage)
+    dags = list(dict.fromkeys(stage.dag for stage in found.values()))
+    return sorted(found.values(), key=lambda stage: dags.index(stage.dag))
+
+
+STAGES: dict[str, StageSpec] = {stage.name: stage for stage in _in_order(list(_declared()))}
 """Every stage by name, each after the stages whose output it reads."""
 
 MAKERS: dict[str, StageSpec] = {stage.output: stage for stage in STAGES.values()}
 """The stage that writes a kind of artifact."""
+
+SECTIONS: dict[str, type[Config]] = {stage.section: stage.config for stage in STAGES.values()}
+"""The sections of a recipe with settings of stages, each with its class."""
 
 PARTS: dict[str, str] = {stage.dag: stage.asset for stage in STAGES.values() if stage.asset}
 """The DAGs of a recipe, in order, each with the asset that it makes for later DAGs."""
@@ -67,7 +67,7 @@ def stages_of(dag: str) -> tuple[str, ...]:
     """Returns the names of a DAG's stages in the order in which they run.
 
     >>> stages_of("tokens")
-    ('tokenizer', 'encode', 'chunks', 'spans', 'repeats', 'pack')
+    ('tokenizer', 'encode', 'spans', 'repeats', 'pack', 'chunks')
     """
     return tuple(stage.name for stage in STAGES.values() if stage.dag == dag)
 
@@ -80,13 +80,13 @@ def sections_of(asset: str) -> tuple[str, ...]:
     """Returns the sections of a recipe with the settings of an asset's stages.
 
     >>> sections_of("tokens")
-    ('tokenizer', 'encode', 'chunks', 'spans', 'repeats', 'pack')
+    ('tokenizer', 'encode', 'spans', 'repeats', 'pack', 'chunks')
     """
     return tuple(dict.fromkeys(STAGES[stage].section for stage in ASSETS[asset]))
 
 
 def upstream(stage: str) -> tuple[str, ...]:
-    """Returns the stages of the same DAG whose output a stage reads, without those upstream of another of them.
+    """Returns the stages of the same DAG that a stage reads or waits for, without those upstream of another of them.
 
     >>> upstream("update")
     ('render',)
@@ -98,7 +98,8 @@ def upstream(stage: str) -> tuple[str, ...]:
 
 def _direct_upstream(stage: str) -> set[str]:
     spec = STAGES[stage]
-    return {MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag}
+    read = {MAKERS[kind].name for kind in spec.input_kinds() if MAKERS[kind].dag == spec.dag}
+    return read | {other.name for other in STAGES.values() if stage in other.before}
 
 
 def _all_upstream(stage: str) -> set[str]:
@@ -107,7 +108,7 @@ def _all_upstream(stage: str) -> set[str]:
 
 
 def _needs(asset: str) -> tuple[str, ...]:
-    kinds = {kind for stage in ASSETS[asset] for kind in STAGES[stage].required_kinds()}
+    kinds = {kind for stage in ASSETS[asset] for kind in STAGES[stage].input_kinds(required=True)}
     direct = {PARTS[MAKERS[kind].dag] for kind in kinds} - {asset}
     needed = direct.union(*(_needs(parent) for parent in direct))
     return tuple(name for name in ASSETS if name in needed)

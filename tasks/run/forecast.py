@@ -25,9 +25,12 @@ from tasks.run.recipe_validation import all_kinds
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.consolidate.what_if import render, what_if
+from tasks.stages.tokens import PackConfig, TokenizerConfig
+from tasks.trainer.config import TrainConfig
 from tasks.trainer.interchange.huggingface import read_shape
 from tasks.trainer.model.shape import Shape
 from tasks.trainer.parallel.fit import check_fit
+from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 from tasks.trainer.planning.measured import Measured
 from tasks.trainer.planning.tables import comparison, comparison_text, plan_text
@@ -191,8 +194,8 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
     """
     if "checkpoint" not in recipe.makes:
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
-    train, layout, seq_len = recipe.train, recipe.place.train.layout, recipe.pack.seq_len
-    shape = read_shape(Path(model)) if model else Shape.of(train.model, recipe.tokenizer.vocab_size)
+    train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
+    shape = read_shape(Path(model)) if model else Shape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
     if layout and not model:
         check_fit(layout, train, shape.vocab_size, seq_len, layout.ranks)
     nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
@@ -200,7 +203,8 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
     before = newest(store, name, but=version)
     measured = Measured.of(before.record.metrics) if before else None
     ranks = recipe.place.train.nproc * nodes
-    found = estimate(recipe.plan, train, shape, seq_len, layout, ranks, measured, str(before.address) if before else "")
+    address = str(before.address) if before else ""
+    found = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, measured, address)
     run = None if model else Artifact.find(store, ArtifactId(name, version))
     return TrainingPlan(found, _compared(recipe, store, version, found, run) if run else [])
 
@@ -212,4 +216,4 @@ def _compared(recipe: Recipe, store: Store, version: str, found: dict[str, Any],
     made = Artifact.find(store, ArtifactId(f"{recipe.name}/estimate", version))
     planned = json.loads(made.read("estimate.json")) if made else found
     wall = (run.record.finished - run.record.started).total_seconds()
-    return comparison(planned, recipe.plan, real, wall)
+    return comparison(planned, recipe.of(PlanConfig), real, wall)

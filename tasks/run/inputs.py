@@ -33,6 +33,7 @@ from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.lineage import Found, artifact_of_version, previous_inputs
 from tasks.run.recipe import Recipe
 from tasks.trainer.checkpoints.fence import first_attempt
+from tasks.trainer.tuning.config import FinetuneConfig
 
 log = logging.getLogger("sluice.runner")
 
@@ -134,23 +135,23 @@ def _current_inputs(
             "(source_version)",
         )
 
-    borrowed: Found = {}
-    if spec.tokenizer_of_base and not recipe.has(MAKERS[TOKENIZER]):
-        borrowed[TOKENIZER] = tokenizer_of_base(recipe, store, version)
-    own = {role: kind.replace("*", member) for role, kind in spec.inputs.items() if role not in borrowed}
-    found: Found = {**{role: opened(kind) for role, kind in own.items()}, **borrowed}
-    for role, kind in spec.optional_inputs.items():
-        if recipe.has(MAKERS[kind]) and (role not in spec.optional_if or recipe.field(spec.optional_if[role])):
-            found[role] = opened(kind)
-    for role, (kind, names) in spec.fan_in.items():
-        found[role] = [opened(f"{kind}/{member}") for member in opened(names).record.members]
-    for role, prefixes in spec.input_files.items():
-        whole = found[role]
-        assert isinstance(whole, Artifact)
-        found[role] = whole.restricted(prefixes)
-    wholes = {kind: opened(kind) for kind in sorted({kind for kind, _ in spec.groups.values()})}
-    found |= {role: group_of(wholes[kind], group) for role, (kind, group) in spec.groups.items()}
-    return found, tuple(whole.ref(kind) for kind, whole in wholes.items())
+    found: Found = {}
+    wholes: dict[str, Artifact] = {}
+    for role, given in spec.own_inputs.items():
+        made = recipe.has(MAKERS[given.kind.partition("/")[0]])
+        if given.optional and not (made and (not given.when or recipe.field(given.when))):
+            continue
+        if given.or_of_base and not made:
+            found[role] = tokenizer_of_base(recipe, store, version)
+        elif given.members_of:
+            found[role] = [opened(f"{given.kind}/{one}") for one in opened(given.members_of).record.members]
+        elif given.group:
+            whole = wholes.setdefault(given.kind, opened(given.kind))
+            found[role] = group_of(whole, given.group)
+        else:
+            whole = opened(given.kind.replace("*", member))
+            found[role] = whole.restricted(given.files) if given.files else whole
+    return found, tuple(wholes[kind].ref(kind) for kind in sorted(wholes))
 
 
 def _listed(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
@@ -229,7 +230,7 @@ def _difference(record: Record, resolved: ResolvedStage) -> str:
     before = {(ref.role, ref.address): ref.identity for ref in record.inputs}
     for ref in resolved.refs:
         if before.get((ref.role, ref.address)) != ref.identity:
-            if ref.role == resolved.spec.takedowns:
+            if resolved.spec.takedowns and ref.role == resolved.spec.takedowns.role:
                 return f"the takedown {ref.address} came into force after it was made"
             return f"its input {ref.role} ({ref.address}) has changed"
     return "its inputs have changed"
@@ -339,8 +340,7 @@ def _sha256(role: str, path: str) -> str:
         raise InputError(f"{role}: {path} cannot be read ({error.strerror or error})", "correct the path") from None
 
 
-TOKENIZER = "tokenizer"
-_STAGE = STAGES["finetune"]
+_FINETUNE = STAGES["finetune"]
 
 
 def tokenizer_of_base(recipe: Recipe, store: Store, version: str) -> Artifact:
@@ -349,12 +349,12 @@ def tokenizer_of_base(recipe: Recipe, store: Store, version: str) -> Artifact:
     Raises:
         InputError: the recipe names no base, there is no such model, or its tokenizer is gone.
     """
-    own = ArtifactId(f"{recipe.name}/{_STAGE.output}", version)
-    base = named_inputs(store, _STAGE, recipe.finetune, own).get(BASE)
+    own, config = ArtifactId(f"{recipe.name}/{_FINETUNE.output}", version), recipe.of(FinetuneConfig)
+    base = named_inputs(store, _FINETUNE, config, own).get(BASE)
     if not isinstance(base, Artifact):
         raise InputError(
-            f"[finetune] base: {recipe.finetune.base} is not in {store.root}"
-            if recipe.finetune.base
+            f"[finetune] base: {config.base} is not in {store.root}"
+            if config.base
             else f"the recipe {recipe.name} makes no tokenizer, and names no base that would have one",
             "name a model that `python -m tasks ledger` lists",
         )
@@ -380,15 +380,15 @@ def takedowns_in_force(
     Raises:
         InputError: a takedown's record cannot be read.
     """
-    if not stage.takedowns or (stage.takedowns_if and not recipe.field(stage.takedowns_if)):
+    if not stage.takedowns or (stage.takedowns.when and not recipe.field(stage.takedowns.when)):
         return {}
     deciding = None
     if stage.reads_web or stage.output == TAKEDOWN:
-        deciding = Artifact.find(store, own) or current.get(stage.previous_as)
+        deciding = Artifact.find(store, own) or current.get(stage.decided_by)
     if isinstance(deciding, Artifact):
         refs = [ref for ref in deciding.record.inputs if ref.address.startswith(f"{recipe.name}/{TAKEDOWN}@")]
         found = [Artifact.open_at(store, ArtifactId.parse(ref.address)) for ref in refs]
     else:
         others = {one.address.name.partition("/")[0] for one in named.values() if isinstance(one, Artifact)}
         found = [one for name in sorted({recipe.name, *others}) for one in in_force(store, name)]
-    return {stage.takedowns: [one.restricted(FILES) for one in found]} if found else {}
+    return {stage.takedowns.role: [one.restricted(FILES) for one in found]} if found else {}

@@ -130,13 +130,14 @@ def previous_inputs(
         InputError: the previous version has another number of members than the recipe; or, of what accumulates, another
             version has been completed since this one was begun.
     """
-    if not stage.previous or (stage.previous_if and not recipe.field(stage.previous_if)):
+    wanted = {role: one for role, one in stage.previous.items() if not one.when or recipe.field(one.when)}
+    if not wanted:
         return {}
     member = own.name.removeprefix(f"{recipe.name}/").partition("/")[2]
-    deciding = Artifact.find(store, own) or current.get(stage.previous_as)
+    deciding = Artifact.find(store, own) or current.get(stage.decided_by)
     source = _same_cycle(recipe, store, own, current, source_version)
     found: Found = {}
-    for role, previous in stage.previous.items():
+    for role, previous in wanted.items():
         like = deciding or (
             _completed(recipe, store, previous, own.version) or source if previous.accumulates else None
         )

@@ -11,48 +11,38 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ValidationError, create_model, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, assign, canonical_json, parse, validate_strict
+from tasks.core.config import C, Config, Problems, assign, canonical_json, parse, validate_strict
 from tasks.core.errors import RecipeError
 from tasks.core.stage_spec import StageSpec
-from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, STAGES, sections_of, stages_of
+from tasks.run.catalogue import ASSETS, NEEDS, OPERATIONS, PARTS, SECTIONS, STAGES, sections_of, stages_of
 from tasks.run.place import Place
 from tasks.run.recipe_validation import READ, Sections, inconsistencies, with_sources
-from tasks.stages.annotate import AnnotateConfig
-from tasks.stages.canary import CanaryConfig
-from tasks.stages.chunks import ChunksConfig
-from tasks.stages.classifiers import ClassifiersConfig
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.decontaminate import DecontaminateConfig
-from tasks.stages.dedup import DedupConfig
-from tasks.stages.dedup_index import DedupIndexConfig
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.finetune import ExamplesConfig, TunedConfig
-from tasks.stages.paragraphs import ParagraphsConfig
-from tasks.stages.perplexity import PerplexityConfig
-from tasks.stages.promote import PromoteConfig
-from tasks.stages.register import RegisterConfig
-from tasks.stages.repeats import RepeatsConfig
-from tasks.stages.spans import SpansConfig
-from tasks.stages.takedown import TakedownConfig
-from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
-from tasks.trainer.config import TrainConfig
-from tasks.trainer.evaluation.config import EvaluateConfig
-from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.tuning.config import FinetuneConfig, beyond
 
+if TYPE_CHECKING:
+    _Sections = Config
+else:
+    _Sections = create_model(
+        "_Sections", __base__=Config, **{name: (config, config.absent()) for name, config in SECTIONS.items()}
+    )
+
 RECIPES = Path(__file__).parents[2] / "dags" / "recipes"
+
+_SECTION = {config: section for section, config in SECTIONS.items()}
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class Recipe(Config):
-    """One run of Sluice. The catalogue (`tasks.run.catalogue`) names the section of each stage."""
+class Recipe(_Sections):
+    """One run of Sluice: a section for the settings of each stage (`tasks.run.catalogue.SECTIONS`), and these."""
 
     name: str
     """Lower-case word; prefix of its DAGs and artifacts."""
@@ -69,32 +59,6 @@ class Recipe(Config):
     makes: tuple[Literal["warc", "documents", "tokens", "mixture", "checkpoint"], ...] = ()
     """Assets that the recipe makes. Default: those of its sections, and all that these are made from."""
 
-    crawl: CrawlConfig = CrawlConfig(enabled=False)
-    extract: ExtractConfig = ExtractConfig()
-    classifiers: ClassifiersConfig = ClassifiersConfig()
-    perplexity: PerplexityConfig = PerplexityConfig()
-    annotate: AnnotateConfig = AnnotateConfig()
-    dedup: DedupConfig = DedupConfig()
-    decontaminate: DecontaminateConfig = DecontaminateConfig()
-    paragraphs: ParagraphsConfig = ParagraphsConfig()
-    dedup_index: DedupIndexConfig = DedupIndexConfig()
-    consolidate: ConsolidateConfig = Field(default=ConsolidateConfig(), validate_default=True)
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    encode: EncodeConfig = EncodeConfig()
-    pack: PackConfig = PackConfig()
-    chunks: ChunksConfig = ChunksConfig()
-    spans: SpansConfig = SpansConfig()
-    repeats: RepeatsConfig = RepeatsConfig()
-    canary: CanaryConfig = CanaryConfig()
-    train: TrainConfig = TrainConfig()
-    plan: PlanConfig = PlanConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    registry: RegisterConfig = RegisterConfig()
-    promote: PromoteConfig = PromoteConfig()
-    examples: ExamplesConfig = ExamplesConfig()
-    finetune: FinetuneConfig = FinetuneConfig()
-    tuned: TunedConfig = Field(default=TunedConfig(), validate_default=True)
-    takedown: TakedownConfig = TakedownConfig()
     place: Place = Place()
 
     @field_validator("name")
@@ -111,56 +75,40 @@ class Recipe(Config):
             raise ValueError("a version is letters, digits, '.', '_' and '-'")
         return version
 
-    @field_validator("consolidate")
-    @classmethod
-    def _judges(cls, given: ConsolidateConfig, info: ValidationInfo) -> ConsolidateConfig:
-        if not {"makes", "crawl", "extract"} <= info.data.keys():
-            return given
-        return with_sources(_crawls(info.data["makes"], info.data["crawl"]), info.data["extract"], given)
-
-    @field_validator("plan")
-    @classmethod
-    def _of_this_training(cls, given: PlanConfig, info: ValidationInfo) -> PlanConfig:
-        if not given.enabled or "train" not in info.data:
-            return given
-        if given.train not in (None, info.data["train"]):
-            raise ValueError("plan.train is filled in from [train]: leave it out")
-        return given.model_copy(update={"train": info.data["train"]})
-
-    @field_validator("promote")
-    @classmethod
-    def _by_this_evaluation(cls, given: PromoteConfig, info: ValidationInfo) -> PromoteConfig:
-        if not given.enabled or "evaluate" not in info.data:
-            return given
-        if given.evaluate not in (None, info.data["evaluate"]):
-            raise ValueError("promote.evaluate is filled in from [evaluate]: leave it out")
-        return given.model_copy(update={"evaluate": info.data["evaluate"]})
-
-    @field_validator("tuned")
-    @classmethod
-    def _compared_by_this_evaluation(cls, given: TunedConfig, info: ValidationInfo) -> TunedConfig:
-        finetune: FinetuneConfig | None = info.data.get("finetune")
-        if finetune is None or "evaluate" not in info.data:
-            return given
-        if given.evaluate not in (None, info.data["evaluate"]):
-            raise ValueError("tuned.evaluate is filled in from [evaluate]: leave it out")
-        return given.model_copy(update={"evaluate": info.data["evaluate"] if finetune.makes_model else None})
-
     @model_validator(mode="after")
     def _agrees(self) -> "Recipe":
+        crawl = self.of(CrawlConfig)
         if "makes" not in self.model_fields_set:
-            self.__dict__["makes"] = _made_by(self.model_fields_set, self.crawl.enabled)
+            self.__dict__["makes"] = _made_by(self.model_fields_set, crawl.enabled)
+        self._fill_in()
         sections = {name: getattr(self, name) for name in READ if _counts(name, self.makes)}
-        checked = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, self.crawl), **sections)
+        checked = Sections(frozenset(self.model_fields_set), self.makes, _crawls(self.makes, crawl), **sections)
         if problems := [*inconsistencies(checked), *self._beyond_one_node()]:
             raise Problems(problems)
         return self
 
+    def _fill_in(self) -> None:
+        """Completes sections with what others say; raises ValueError where a recipe gives such a field itself."""
+        crawls = _crawls(self.makes, self.of(CrawlConfig))
+        self.__dict__["consolidate"] = with_sources(crawls, self.of(ExtractConfig), self.of(ConsolidateConfig))
+        for section, config in SECTIONS.items():
+            for name, (source, when) in config.COPIED.items():
+                settings, given = getattr(self, section), getattr(self, source)
+                if getattr(settings, name) not in (None, given):
+                    raise ValueError(f"{section}.{name} is filled in from [{source}]: leave it out")
+                copied = given if self.field(when) else None
+                self.__dict__[section] = settings.model_copy(update={name: copied})
+
     def _beyond_one_node(self) -> Iterator[str]:
         """Yields what the place asks for that a fine-tuning does not have."""
-        if self.finetune.active:
+        if self.of(FinetuneConfig).active:
             cluster = self.place.kubernetes
             yield from beyond(self.place.train.layout, cluster.nodes if cluster else 1)
+
+    def of(self, config: type[C]) -> C:
+        """Returns the section with the settings of a class."""
+        found: C = getattr(self, _SECTION[config])
+        return found
 
     def field(self, path: str) -> Any:
         """Returns the field at a dotted path ("crawl.recrawl")."""
@@ -169,7 +117,7 @@ class Recipe(Config):
     def has(self, stage: StageSpec) -> bool:
         """Returns whether a stage runs in this recipe."""
         made = stage.dag in OPERATIONS or PARTS[stage.dag] in self.makes
-        return made and (not stage.conditional or bool(getattr(self, stage.section).active))
+        return made and bool(getattr(self, stage.section).active)
 
     def stages(self, dag: str) -> tuple[str, ...]:
         """Returns the stages of a DAG that run in this recipe, in order."""
@@ -221,12 +169,13 @@ class Recipe(Config):
             RecipeError: an unknown path or an unusable value.
         """
         settings: dict[str, Any] = json.loads(self.text)
-        if self.consolidate.sources == self.consolidate.judged_by_default():
+        consolidate = self.of(ConsolidateConfig)
+        if consolidate.sources == consolidate.judged_by_default():
             del settings["consolidate"]["sources"]
         settings["consolidate"].pop("kinds", None)
-        settings["plan"].pop("train", None)
-        settings["promote"].pop("evaluate", None)
-        settings["tuned"].pop("evaluate", None)
+        for section, config in SECTIONS.items():
+            for name in config.COPIED:
+                settings[section].pop(name, None)
         assign(settings, values)
         return parse(type(self), settings, "override", _across)
 
@@ -268,12 +217,14 @@ def _across(settings: Mapping[str, Any]) -> Iterator[str]:
     yield from inconsistencies(Sections(frozenset(settings), tuple(makes), crawls, **sections))
 
 
-def _readable(name: str, settings: Mapping[str, Any]) -> Any:
+def _readable(section: str, settings: Mapping[str, Any]) -> Any:
     """Returns a section with the fields that the checks use, or None where these are invalid."""
-    kind, fields = READ[name]
-    given = settings.get(name, {"enabled": False} if name == "crawl" else {})
+    config = SECTIONS[section]
+    if section not in settings:
+        return config.absent()
+    given = settings[section]
     try:
-        return validate_strict(kind, {field: given[field] for field in fields if field in given})
+        return validate_strict(config, {field: given[field] for field in READ[section] if field in given})
     except (ValidationError, TypeError):
         return None
 

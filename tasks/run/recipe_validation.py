@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.config import Config, nearest
+from tasks.core.config import nearest
 from tasks.filters.catalogue import measured, misfit
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
@@ -23,33 +23,33 @@ from tasks.stages.extract import parser
 from tasks.stages.extract.config import KINDS, WEB, ExtractConfig
 from tasks.stages.finetune import ExamplesConfig
 from tasks.stages.perplexity import ANY_LANGUAGE, PerplexityConfig
-from tasks.stages.promote import PromoteConfig
+from tasks.stages.registry import PromoteConfig
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.spans import SpansConfig
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 
-READ: Mapping[str, tuple[type[Config], tuple[str, ...]]] = {
-    "crawl": (CrawlConfig, ("enabled",)),
-    "extract": (ExtractConfig, ("files",)),
-    "classifiers": (ClassifiersConfig, ("train",)),
-    "perplexity": (PerplexityConfig, ("references", "cut_source")),
-    "annotate": (AnnotateConfig, ("use", "settings")),
-    "consolidate": (ConsolidateConfig, ("filters", "limits", "sources", "trusted", "gold", "mask_pii")),
-    "tokenizer": (TokenizerConfig, ("weights",)),
-    "encode": (EncodeConfig, ("columns", "token_files")),
-    "chunks": (ChunksConfig, ("enabled", "code_sources")),
-    "spans": (SpansConfig, ("enabled",)),
-    "repeats": (RepeatsConfig, ("enabled",)),
-    "pack": (PackConfig, ("by", "leave_out_repeats")),
-    "canary": (CanaryConfig, ("current", "target", "guarded")),
-    "train": (TrainConfig, ("mixture", "anneal", "replay")),
-    "evaluate": (EvaluateConfig, ("tasks",)),
-    "promote": (PromoteConfig, ("guarded",)),
-    "examples": (ExamplesConfig, ("chunks",)),
+READ: Mapping[str, tuple[str, ...]] = {
+    "crawl": ("enabled",),
+    "extract": ("files",),
+    "classifiers": ("train",),
+    "perplexity": ("references", "cut_source"),
+    "annotate": ("use", "settings"),
+    "consolidate": ("filters", "limits", "sources", "trusted", "gold", "mask_pii"),
+    "tokenizer": ("weights",),
+    "encode": ("columns", "token_files"),
+    "chunks": ("enabled", "code_sources"),
+    "spans": ("enabled",),
+    "repeats": ("enabled",),
+    "pack": ("by", "leave_out_repeats"),
+    "canary": ("current", "target", "guarded"),
+    "train": ("mixture", "anneal", "replay"),
+    "evaluate": ("tasks",),
+    "promote": ("guarded",),
+    "examples": ("chunks",),
 }
-"""Class of each section, and the fields that the checks read."""
+"""Sections that are checked together, and the fields of each that the checks read."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tasks.core.errors import InputError, SluiceError
 from tasks.core.terminal import handling_broken_pipe
 from tasks.run.catalogue import STAGES
+from tasks.stages.consolidate.config import ConsolidateConfig
+from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.takedown import VERSION_FORMAT, dated
 
 if TYPE_CHECKING:
@@ -250,7 +252,7 @@ def _what_if(options: argparse.Namespace) -> None:
     recipe = find_recipe(options.recipe)
     values = dict(_override(text.removeprefix(section)) for text in options.set)
     versions = (options.version or recipe.version, options.source_version)
-    print(compare(open_store(recipe), recipe.name, recipe.consolidate, values, *versions, options.examples))
+    print(compare(open_store(recipe), recipe.name, recipe.of(ConsolidateConfig), values, *versions, options.examples))
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -389,7 +391,7 @@ def _why(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.stages.crawl.why import render, verdict, why_all
 
     urls = list(_lines(options.urls))
-    asked = why_all(store, recipe.name, recipe.crawl, urls, options.version)
+    asked = why_all(store, recipe.name, recipe.of(CrawlConfig), urls, options.version)
     if len(urls) == 1:
         (found,) = asked
         _print(found, options.json, lambda: render(found))
@@ -406,7 +408,7 @@ def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
 
     filters = Filters(options.status, options.reason, options.host, options.kind, options.url, options.due)
     top = options.top or ("statuses" if filters == Filters([], [], [], []) else "")
-    partitions = [member(number) for number in range(recipe.crawl.partitions)]
+    partitions = [member(number) for number in range(recipe.of(CrawlConfig).partitions)]
     found = query(store, recipe.name, partitions, filters, top=top, most=max(1, options.limit), version=options.version)
     _print(found, options.json, lambda: render(found))
 

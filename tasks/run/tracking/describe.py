@@ -14,6 +14,8 @@ from tasks.core.artifact import Record
 from tasks.core.digest import sha256_of
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
+from tasks.stages.crawl.config import CrawlConfig
+from tasks.stages.extract.config import ExtractConfig
 
 NEWEST = "sluice.newest."
 """Prefix of the tags of an experiment with the outcome of the newest run of each stage."""
@@ -56,7 +58,7 @@ def on_experiment(client: Any, experiment_id: str, description: str, record: Rec
 
 def recipe(described: Recipe) -> str:
     """Returns the description of a recipe: its sources, and the layout of its runs."""
-    crawl, files = described.crawl, described.extract.files
+    crawl, files = described.of(CrawlConfig), described.of(ExtractConfig).files
     sources = []
     if crawl.enabled:
         seeds = [*crawl.seeds, *crawl.seed_files]

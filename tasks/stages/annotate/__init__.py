@@ -1,16 +1,11 @@
-"""Annotation: computes attributes beside the documents; documents are neither changed nor dropped.
-
-Settings of the annotate stage. Light to import, for the Airflow dag-processor.
-
-Wiring of the stage `annotate`: documents -> attributes.
-"""
+"""Stage annotate: documents -> attributes beside them; documents are neither changed nor dropped."""
 
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.core.config import Config, Problems
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 from tasks.filters.catalogue import annotator, complete, require_unique
 
 DEFAULT = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
@@ -59,11 +54,13 @@ class AnnotateConfig(Config):
 STAGES = (
     StageSpec(
         "annotate",
-        "tasks.stages.annotate.stage",
-        "annotate",
-        "corpus",
-        "attributes",
-        inputs={"extracted": "extracted"},
-        optional_inputs={"classifiers": "classifiers", "perplexity": "perplexity"},
+        dag="corpus",
+        output="attributes",
+        config=AnnotateConfig,
+        inputs={
+            "extracted": Input("extracted"),
+            "classifiers": Input("classifiers", optional=True),
+            "perplexity": Input("perplexity", optional=True),
+        },
     ),
 )

@@ -1,10 +1,6 @@
 """Canaries: small models trained on candidate mixtures, and the statistical decision between the mixtures.
 
 arms (which mixtures) -> canary (one small model per mixture and seed) -> decide (promote, or keep the current one)
-
-Settings of the canaries: arms, training and decision. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stages of a canary cycle: plan -> the mixture of the next training run.
 """
 
 from typing import Literal
@@ -12,7 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tasks.core.config import Config, Problems, faults
-from tasks.core.stage_spec import Previous, StageSpec
+from tasks.core.stage_spec import Input, Previous, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 
@@ -109,38 +105,37 @@ class CanaryConfig(Config):
         )
 
 
-PLAN = ("plan/",)
-"""Files of the plan: one that is made again, because of a takedown that met none of it, is the same plan."""
+_PLAN = Input("plan", files=("plan/",))
+"""A plan that is made again, because of a takedown that met none of it, is the same plan."""
 
 STAGES = (
     StageSpec(
         "arms",
-        "tasks.stages.canary.arms",
-        "canary",
-        "canary",
-        "arms",
-        inputs={"plan": "plan"},
-        input_files={"plan": PLAN},
+        dag="canary",
+        output="arms",
+        config=CanaryConfig,
+        section="canary",
+        module="arms",
+        inputs={"plan": _PLAN},
         previous={"previous": Previous("mixture", completed_by="mixture")},
     ),
     StageSpec(
         "canary",
-        "tasks.stages.canary.run",
-        "canary",
-        "canary",
-        "canary",
-        inputs={"arms": "arms", "shards": "shards", "plan": "plan"},
-        input_files={"plan": PLAN},
+        dag="canary",
+        output="canary",
+        config=CanaryConfig,
+        module="run",
+        inputs={"arms": Input("arms"), "shards": Input("shards"), "plan": _PLAN},
         mapped=True,
     ),
     StageSpec(
         "decide",
-        "tasks.stages.canary.decide",
-        "canary",
-        "canary",
-        "mixture",
+        dag="canary",
+        output="mixture",
+        config=CanaryConfig,
+        section="canary",
+        module="decide",
         asset="mixture",
-        inputs={"arms": "arms"},
-        fan_in={"canaries": ("canary", "arms")},
+        inputs={"arms": Input("arms"), "canaries": Input("canary", members_of="arms")},
     ),
 )

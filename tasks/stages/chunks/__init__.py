@@ -1,14 +1,9 @@
-"""Chunks for fine-tuning: kept documents cut along their structure to a budget of tokens.
-
-Settings of the stage `chunks`. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `chunks`: kept documents and their layout, and the tokenizer -> chunks for fine-tuning.
-"""
+"""Stage chunks: kept documents and their layout, and the tokenizer -> chunks for fine-tuning."""
 
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec, Takedowns
 
 
 class ChunksConfig(Config):
@@ -61,13 +56,14 @@ class ChunksConfig(Config):
 STAGES = (
     StageSpec(
         "chunks",
-        "tasks.stages.chunks.stage",
-        "chunks",
-        "tokens",
-        "chunks",
-        inputs={"documents": "documents", "extracted": "extracted", "tokenizer": "tokenizer"},
-        input_files={"documents": ("kept/",), "extracted": ("documents/", "layout/")},
-        takedowns="takedowns",
-        conditional=True,
+        dag="tokens",
+        output="chunks",
+        config=ChunksConfig,
+        inputs={
+            "documents": Input("documents", files=("kept/",)),
+            "extracted": Input("extracted", files=("documents/", "layout/")),
+            "tokenizer": Input("tokenizer"),
+        },
+        takedowns=Takedowns(),
     ),
 )

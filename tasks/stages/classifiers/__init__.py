@@ -1,16 +1,11 @@
-"""Stage train_classifiers: classifiers of quality, toxicity and topic from labelled, reference and crawled text.
-
-Settings of the stage train_classifiers. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `train_classifiers`: labelled and extracted text -> classifiers.
-"""
+"""Stage train_classifiers: labelled, reference and crawled text -> classifiers of quality, toxicity and topic."""
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from tasks.core.config import Config, absolute, duplicates, nearest
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
@@ -153,11 +148,10 @@ class ClassifiersConfig(Config):
 STAGES = (
     StageSpec(
         "train_classifiers",
-        "tasks.stages.classifiers.stage",
-        "classifiers",
-        "corpus",
-        "classifiers",
-        inputs={"extracted": "extracted"},
-        conditional=True,
+        dag="corpus",
+        output="classifiers",
+        config=ClassifiersConfig,
+        section="classifiers",
+        inputs={"extracted": Input("extracted")},
     ),
 )

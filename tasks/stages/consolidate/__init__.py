@@ -1,20 +1,22 @@
-"""Stage consolidate: join of documents, attributes and duplicates; filtering (`tasks.stages.consolidate.stage`).
+"""Stage consolidate: documents and all verdicts on them -> kept and rejected documents."""
 
-Wiring of the stage `consolidate`: documents and all verdicts on them -> kept and rejected documents.
-"""
-
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec, Takedowns
+from tasks.stages.consolidate.config import ConsolidateConfig
 
 STAGES = (
     StageSpec(
         "consolidate",
-        "tasks.stages.consolidate.stage",
-        "consolidate",
-        "corpus",
-        "documents",
+        dag="corpus",
+        output="documents",
+        config=ConsolidateConfig,
         asset="documents",
-        inputs={"extracted": "extracted", "attributes": "attributes", "duplicates": "duplicates"},
-        optional_inputs={"contamination": "contamination", "paragraphs": "paragraphs"},
-        takedowns="takedowns",
+        inputs={
+            "extracted": Input("extracted"),
+            "attributes": Input("attributes"),
+            "duplicates": Input("duplicates"),
+            "contamination": Input("contamination", optional=True),
+            "paragraphs": Input("paragraphs", optional=True),
+        },
+        takedowns=Takedowns(),
     ),
 )

@@ -6,7 +6,7 @@ Light to import, for the Airflow dag-processor. Validates everything that can be
 import ipaddress
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -262,6 +262,11 @@ class CrawlConfig(Config):
         for server in value:
             ipaddress.ip_address(server)
         return value
+
+    @classmethod
+    def absent(cls) -> Self:
+        """Returns the settings of a recipe that does not crawl."""
+        return cls(enabled=False)
 
     @property
     def active(self) -> bool:

@@ -1,16 +1,11 @@
-"""Decontamination: looks for the items of evaluation sets in the documents; drops nothing itself.
-
-Settings of the stage decontaminate. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `decontaminate`: documents and evaluation sets -> contamination.
-"""
+"""Stage decontaminate: documents and evaluation sets -> which documents contain which items; drops nothing itself."""
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from tasks.core.config import Config, Problems, absolute, duplicates
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 
 SetName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=60)]
 """Name of an evaluation set in reports and scores."""
@@ -40,8 +35,8 @@ class EvaluationSet(Config):
 class DecontaminateConfig(Config):
     """Evaluation sets to look for; a recipe without one has no such stage.
 
-    Two texts share an n-gram if so many words in a row are equal after normalisation (`formats.documents.text.normalise`:
-    no case, punctuation or layout). 13 words is the n-gram of GPT-3 (Brown et al. 2020, appendix C,
+    Two texts share an n-gram if so many words in a row are equal after normalisation (no case, punctuation or layout:
+    `tasks.formats.documents.text.normalise`). 13 words is the n-gram of GPT-3 (Brown et al. 2020, appendix C,
     https://arxiv.org/abs/2005.14165), which others have kept.
     """
 
@@ -79,12 +74,9 @@ class DecontaminateConfig(Config):
 STAGES = (
     StageSpec(
         "decontaminate",
-        "tasks.stages.decontaminate.stage",
-        "decontaminate",
-        "corpus",
-        "contamination",
-        inputs={"extracted": "extracted"},
-        input_files={"extracted": ("documents/",)},
-        conditional=True,
+        dag="corpus",
+        output="contamination",
+        config=DecontaminateConfig,
+        inputs={"extracted": Input("extracted", files=("documents/",))},
     ),
 )

@@ -1,16 +1,11 @@
-"""Stage dedup: exact and near duplicates of documents (`tasks.stages.dedup.stage`).
-
-Settings of the dedup stage. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `dedup`: documents and prose scores -> duplicates.
-"""
+"""Stage dedup: documents and prose scores -> exact and near duplicates."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import Previous, StageSpec
+from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
 
 
 class MinhashConfig(Config):
@@ -92,16 +87,14 @@ class DedupConfig(Config):
 STAGES = (
     StageSpec(
         "dedup",
-        "tasks.stages.dedup.stage",
-        "dedup",
-        "corpus",
-        "duplicates",
-        inputs={"extracted": "extracted"},
-        groups={"prose_score": ("attributes", "prose_score")},
-        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
-        previous_if="dedup_index.enabled",
-        previous_as="extracted",
-        takedowns="takedowns",
-        takedowns_if="dedup_index.enabled",
+        dag="corpus",
+        output="duplicates",
+        config=DedupConfig,
+        inputs={"extracted": Input("extracted"), "prose_score": Input("attributes", group="prose_score")},
+        previous={
+            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+        },
+        decided_by="extracted",
+        takedowns=Takedowns(when="dedup_index.enabled"),
     ),
 )

@@ -1,14 +1,9 @@
-"""The dedup index: what dedup knows of the documents that earlier versions have published.
-
-Settings of the dedup index. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `dedup_index`: what a version has published -> what dedup of the next one compares with.
-"""
+"""Stage dedup_index: the documents that a version publishes -> what dedup of the next one compares with."""
 
 from pydantic import Field
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import Previous, StageSpec
+from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
 
 
 class DedupIndexConfig(Config):
@@ -33,15 +28,18 @@ class DedupIndexConfig(Config):
 STAGES = (
     StageSpec(
         "dedup_index",
-        "tasks.stages.dedup_index.stage",
-        "dedup_index",
-        "corpus",
-        "dedup_index",
-        inputs={"extracted": "extracted", "duplicates": "duplicates", "documents": "documents"},
-        previous={"index": Previous("dedup_index", completed_by="dedup_index", accumulates=True)},
-        previous_if="dedup_index.enabled",
-        previous_as="duplicates",
-        takedowns="takedowns",
-        conditional=True,
+        dag="corpus",
+        output="dedup_index",
+        config=DedupIndexConfig,
+        inputs={
+            "extracted": Input("extracted"),
+            "duplicates": Input("duplicates"),
+            "documents": Input("documents"),
+        },
+        previous={
+            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+        },
+        decided_by="duplicates",
+        takedowns=Takedowns(),
     ),
 )

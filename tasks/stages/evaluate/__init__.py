@@ -1,19 +1,20 @@
-"""Stage evaluate: bits per byte of a checkpoint on held-out text.
+"""Stage evaluate: checkpoint, held-out text and tasks -> scores."""
 
-Wiring of the stage `evaluate`: checkpoint and held-out text -> scores in bits per byte.
-"""
-
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, Named, StageSpec
+from tasks.trainer.evaluation.config import EvaluateConfig
 
 STAGES = (
     StageSpec(
         "evaluate",
-        "tasks.stages.evaluate.stage",
-        "evaluate",
-        "pretrain",
-        "scores",
-        inputs={"checkpoint": "checkpoint", "shards": "shards", "tokenizer": "tokenizer"},
-        optional_inputs={"contamination": "contamination"},
-        named={"replicas": "replicas"},
+        dag="pretrain",
+        output="scores",
+        config=EvaluateConfig,
+        inputs={
+            "checkpoint": Input("checkpoint"),
+            "shards": Input("shards"),
+            "tokenizer": Input("tokenizer"),
+            "contamination": Input("contamination", optional=True),
+            "replicas": Named("replicas"),
+        },
     ),
 )

@@ -1,1 +1,18 @@
-"""Extraction: captures of WARC files and local files become documents, or leave with a reason."""
+"""Stage extract: captures of WARC files and local files -> documents; what is none leaves with a reason."""
+
+from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
+from tasks.stages.extract.config import ExtractConfig
+
+STAGES = (
+    StageSpec(
+        "extract",
+        dag="corpus",
+        output="extracted",
+        config=ExtractConfig,
+        inputs={"warc": Input("warc", optional=True)},
+        previous={
+            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+        },
+        takedowns=Takedowns(when="dedup_index.enabled"),
+    ),
+)

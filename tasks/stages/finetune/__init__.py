@@ -1,8 +1,6 @@
 """The stages of fine-tuning: a trained model learns from examples, is compared with its base, and registered.
 
-Settings of the stages of fine-tuning but the training. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stages of fine-tuning: rows of JSON or chunks, and a base -> a model, compared and registered.
+The settings of the training itself are those of `tasks.trainer.tuning`.
 """
 
 import re
@@ -10,9 +8,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config
-from tasks.core.stage_spec import StageSpec
+from tasks.core.config import Config, Copied
+from tasks.core.stage_spec import Input, Named, StageSpec, Takedowns
 from tasks.trainer.evaluation.config import EvaluateConfig
+from tasks.trainer.tuning.config import FinetuneConfig
 
 COMPARISON = "comparison.json"
 """File of the scores of both models: `compare` writes it, `register` reads it where there is no torch."""
@@ -116,6 +115,8 @@ class ExamplesConfig(Config):
 class TunedConfig(Config):
     """What becomes of a fine-tuned model: it is compared with its base, and registered."""
 
+    COPIED = {"evaluate": Copied("evaluate", when="finetune.makes_model")}
+
     model: str = ""
     """Name in the registry; empty: the recipe's with "-tuned"."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
@@ -129,56 +130,50 @@ class TunedConfig(Config):
         return self.evaluate is not None
 
 
+_TOKENIZER = Input("tokenizer", or_of_base=True)
+
 STAGES = (
     StageSpec(
         "examples",
-        "tasks.stages.finetune.examples",
-        "examples",
-        "finetune",
-        "examples",
-        inputs={"tokenizer": "tokenizer"},
-        tokenizer_of_base=True,
-        optional_inputs={"chunks": "chunks"},
-        optional_if={"chunks": "examples.own_chunks"},
-        named={"other_chunks": "chunks.of"},
-        takedowns="takedowns",
-        takedowns_if="examples.reads_chunks",
-        conditional=True,
+        dag="finetune",
+        output="examples",
+        config=ExamplesConfig,
+        module="examples",
+        inputs={
+            "tokenizer": _TOKENIZER,
+            "chunks": Input("chunks", optional=True, when="examples.own_chunks"),
+            "other_chunks": Named("chunks.of"),
+        },
+        takedowns=Takedowns(when="examples.reads_chunks"),
     ),
     StageSpec(
         "finetune",
-        "tasks.stages.finetune.stage",
-        "finetune",
-        "finetune",
-        "finetuned",
-        inputs={"examples": "examples"},
-        input_files={"examples": ("examples/", "examples.json")},
-        named={"base": "base"},
-        conditional=True,
+        dag="finetune",
+        output="finetuned",
+        config=FinetuneConfig,
+        inputs={"examples": Input("examples", files=("examples/", "examples.json")), "base": Named("base")},
     ),
     StageSpec(
         "evaluate_tuned",
-        "tasks.stages.finetune.compare",
-        "tuned",
-        "finetune",
-        "tuned_scores",
-        inputs={"finetuned": "finetuned", "examples": "examples", "tokenizer": "tokenizer"},
-        tokenizer_of_base=True,
-        conditional=True,
+        dag="finetune",
+        output="tuned_scores",
+        config=TunedConfig,
+        section="tuned",
+        module="compare",
+        inputs={"finetuned": Input("finetuned"), "examples": Input("examples"), "tokenizer": _TOKENIZER},
     ),
     StageSpec(
         "register_tuned",
-        "tasks.stages.finetune.register",
-        "tuned",
-        "finetune",
-        "tuned_model",
+        dag="finetune",
+        output="tuned_model",
+        config=TunedConfig,
+        section="tuned",
+        module="register",
         inputs={
-            "finetuned": "finetuned",
-            "examples": "examples",
-            "tokenizer": "tokenizer",
-            "tuned_scores": "tuned_scores",
+            "finetuned": Input("finetuned"),
+            "examples": Input("examples"),
+            "tokenizer": _TOKENIZER,
+            "tuned_scores": Input("tuned_scores"),
         },
-        tokenizer_of_base=True,
-        conditional=True,
     ),
 )

@@ -1,14 +1,9 @@
-"""Repeated paragraphs: looks for text that stands in several documents; drops and cuts nothing itself.
-
-Settings of the stage paragraphs. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `paragraphs`: documents -> repeated paragraphs.
-"""
+"""Stage paragraphs: documents -> paragraphs that stand in several of them; drops and cuts nothing itself."""
 
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 
 
 class ParagraphsConfig(Config):
@@ -58,12 +53,9 @@ class ParagraphsConfig(Config):
 STAGES = (
     StageSpec(
         "paragraphs",
-        "tasks.stages.paragraphs.stage",
-        "paragraphs",
-        "corpus",
-        "paragraphs",
-        inputs={"extracted": "extracted"},
-        input_files={"extracted": ("documents/",)},
-        conditional=True,
+        dag="corpus",
+        output="paragraphs",
+        config=ParagraphsConfig,
+        inputs={"extracted": Input("extracted", files=("documents/",))},
     ),
 )

@@ -1,11 +1,7 @@
-"""Stage train_perplexity: n-gram models of reference text, one per language.
+"""Stage train_perplexity: reference text -> n-gram models, one per language.
 
 reference text -> reference -> estimate -> model files, ARPA file, cut points     (stage train_perplexity)
 texts -> words -> model                                                           (annotator tasks.filters.perplexity)
-
-Settings of the stage train_perplexity. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `train_perplexity`: reference text -> n-gram models.
 """
 
 from typing import Annotated, Literal
@@ -13,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.core.config import Config, absolute, duplicates
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 from tasks.filters.language import UNDETERMINED
 
 ANY_LANGUAGE = UNDETERMINED
@@ -116,11 +112,10 @@ class PerplexityConfig(Config):
 STAGES = (
     StageSpec(
         "train_perplexity",
-        "tasks.stages.perplexity.stage",
-        "perplexity",
-        "corpus",
-        "perplexity",
-        inputs={"extracted": "extracted"},
-        conditional=True,
+        dag="corpus",
+        output="perplexity",
+        config=PerplexityConfig,
+        section="perplexity",
+        inputs={"extracted": Input("extracted")},
     ),
 )

@@ -1,16 +1,12 @@
-"""Repeats: runs of many tokens that stand more than once in the training documents; changes no document itself.
+"""Stage repeats: token shards and their suffix arrays -> runs of many tokens that stand more than once.
 
-shards (train), spans -> repeats/<shard>.parquet   (which tokens of each document stand elsewhere, too)
-
-Settings of the stage `repeats`. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `repeats`: token shards and their suffix arrays -> long repeats.
+Changes no document itself.
 """
 
 from pydantic import Field
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 
 
 class RepeatsConfig(Config):
@@ -34,11 +30,9 @@ class RepeatsConfig(Config):
 STAGES = (
     StageSpec(
         "repeats",
-        "tasks.stages.repeats.stage",
-        "repeats",
-        "tokens",
-        "repeats",
-        inputs={"shards": "shards", "spans": "spans", "tokenizer": "tokenizer"},
-        conditional=True,
+        dag="tokens",
+        output="repeats",
+        config=RepeatsConfig,
+        inputs={"shards": Input("shards"), "spans": Input("spans"), "tokenizer": Input("tokenizer")},
     ),
 )

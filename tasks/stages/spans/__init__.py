@@ -1,16 +1,12 @@
-"""Spans: a suffix array over the training tokens, in which any run of tokens is found by binary search.
+"""Stage spans: token shards -> suffix arrays, in which any run of training tokens is found by binary search.
 
-shards (train) -> spans/<group>.arrow   (where every suffix of the training tokens begins, in lexicographic order)
-
-Settings of the stage `spans`. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stage `spans`: token shards -> suffix arrays.
+A suffix array lists where every suffix of the training tokens begins, in lexicographic order.
 """
 
 from pydantic import Field
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec
 
 
 class SpansConfig(Config):
@@ -31,12 +27,9 @@ class SpansConfig(Config):
 STAGES = (
     StageSpec(
         "spans",
-        "tasks.stages.spans.stage",
-        "spans",
-        "tokens",
-        "spans",
-        inputs={"shards": "shards"},
-        input_files={"shards": ("shards/",)},
-        conditional=True,
+        dag="tokens",
+        output="spans",
+        config=SpansConfig,
+        inputs={"shards": Input("shards", files=("shards/",))},
     ),
 )

@@ -1,8 +1,6 @@
-"""The stage `takedown`: what is not to be crawled, kept and trained on any more, and what has read it so far.
+"""Stage takedown: a request and the takedowns before it -> all tombstones in force, and a report.
 
-Settings of the stage `takedown`: one request, as a form or the shell gives it. Imports pydantic only.
-
-Wiring of the stage `takedown`: a request and the takedowns before it -> all tombstones in force, and a report.
+The settings are one request, as a form or the shell gives it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config, Problems
-from tasks.core.stage_spec import Previous, StageSpec
+from tasks.core.stage_spec import Previous, StageSpec, Takedowns
 
 MOST_LINES = 10_000
 """Lines of one field of a request."""
@@ -82,12 +80,10 @@ def dated(moment: datetime) -> Mapping[str, str]:
 STAGES = (
     StageSpec(
         "takedown",
-        "tasks.stages.takedown.stage",
-        "takedown",
-        "takedown",
-        "takedown",
-        previous={"warc": Previous("warc", completed_by="warc")},
-        previous_if="takedown.from_crawl",
-        takedowns="previous",
+        dag="takedown",
+        output="takedown",
+        config=TakedownConfig,
+        previous={"warc": Previous("warc", completed_by="warc", when="takedown.from_crawl")},
+        takedowns=Takedowns("previous"),
     ),
 )

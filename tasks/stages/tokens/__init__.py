@@ -3,10 +3,6 @@
 documents -> bpe -> tokenizer.json
 documents + tokenizer -> encode -> shards/<source>-<split>-<part>-<piece>.arrow   (tokens, written once)
 shards -> pack -> plan/<source>.parquet                                           (where each sequence lies)
-
-Settings of the stages tokenizer, encode and pack. Imports pydantic only, for the Airflow dag-processor.
-
-Wiring of the stages tokenizer, encode and pack: kept documents -> token shards and plan.
 """
 
 from typing import Annotated, Literal
@@ -14,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from tasks.core.config import Config, absolute, duplicates
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, StageSpec, Takedowns
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
 
@@ -109,37 +105,34 @@ class PackConfig(Config):
     before and after is packed like documents of their own."""
 
 
-KEPT = ("kept/",)
-"""Folder of `documents` that is read: rejected documents do not affect the tokens."""
+_KEPT = Input("documents", files=("kept/",))
+"""Rejected documents do not affect the tokens."""
 
 STAGES = (
     StageSpec(
         "tokenizer",
-        "tasks.stages.tokens.bpe",
-        "tokenizer",
-        "tokens",
-        "tokenizer",
-        inputs={"documents": "documents"},
-        input_files={"documents": KEPT},
+        dag="tokens",
+        output="tokenizer",
+        config=TokenizerConfig,
+        module="bpe",
+        inputs={"documents": _KEPT},
     ),
     StageSpec(
         "encode",
-        "tasks.stages.tokens.encode",
-        "encode",
-        "tokens",
-        "shards",
-        inputs={"documents": "documents", "tokenizer": "tokenizer"},
-        input_files={"documents": KEPT},
+        dag="tokens",
+        output="shards",
+        config=EncodeConfig,
+        module="encode",
+        inputs={"documents": _KEPT, "tokenizer": Input("tokenizer")},
     ),
     StageSpec(
         "pack",
-        "tasks.stages.tokens.pack",
-        "pack",
-        "tokens",
-        "plan",
+        dag="tokens",
+        output="plan",
+        config=PackConfig,
+        module="pack",
         asset="tokens",
-        inputs={"shards": "shards"},
-        optional_inputs={"repeats": "repeats"},
-        takedowns="takedowns",
+        inputs={"shards": Input("shards"), "repeats": Input("repeats", optional=True)},
+        takedowns=Takedowns(),
     ),
 )

@@ -1,22 +1,21 @@
-"""Stage train: packed tokens and a mixture -> a checkpoint.
+"""Stage train: packed tokens and a mixture -> a checkpoint."""
 
-Wiring of the stage `train`: shards, plan and mixture -> checkpoint.
-"""
-
-from tasks.core.stage_spec import StageSpec
+from tasks.core.stage_spec import Input, Named, StageSpec
+from tasks.trainer.config import TrainConfig
 
 STAGES = (
     StageSpec(
         "train",
-        "tasks.stages.train.stage",
-        "train",
-        "pretrain",
-        "checkpoint",
+        dag="pretrain",
+        output="checkpoint",
+        config=TrainConfig,
         asset="checkpoint",
-        inputs={"shards": "shards", "plan": "plan"},
-        # A plan that is made again, because of a takedown that met none of it, is the same plan.
-        input_files={"plan": ("plan/",)},
-        optional_inputs={"mixture": "mixture"},
-        named={"initial": "init_from"},
+        inputs={
+            "shards": Input("shards"),
+            # A plan that is made again, because of a takedown that met none of it, is the same plan.
+            "plan": Input("plan", files=("plan/",)),
+            "mixture": Input("mixture", optional=True),
+            "initial": Named("init_from"),
+        },
     ),
 )

@@ -17,7 +17,7 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.run.tracking import TrackingContext
 from tasks.run.tracking.send import StageRun
-from tasks.stages.register import RegisterConfig
+from tasks.stages.registry import RegisterConfig
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.serve import TextModel
 from tests.conftest import run_stage_in
@@ -43,7 +43,7 @@ def registered(folder: Path) -> Artifact:
     inputs = {"checkpoint": checkpoint, "shards": made.shards, "tokenizer": made.tokenizer}
     scores = run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(), inputs, kind="scores")
     inputs = {"checkpoint": checkpoint, "scores": scores, "tokenizer": made.tokenizer}
-    return run_stage_in(folder, "tasks.stages.register.stage", RegisterConfig(), inputs, kind="model")
+    return run_stage_in(folder, "tasks.stages.registry.register", RegisterConfig(), inputs, kind="model")
 
 
 def asked(port: int, process: "subprocess.Popen[bytes]", prompts: list[Any]) -> list[str]:

@@ -21,7 +21,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Listener, Output
 from tasks.core.store import Store
 from tasks.stages.evaluate import stage
-from tasks.stages.promote import PromoteConfig
+from tasks.stages.registry import PromoteConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.evaluation import scoring
 from tasks.trainer.evaluation.comparison import matching_tokenizer

@@ -19,9 +19,9 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.shard import ShardSet
-from tasks.stages.promote import PromoteConfig, verdict
-from tasks.stages.promote.stage import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
-from tasks.stages.promote.verdict import Seeds
+from tasks.stages.registry import PromoteConfig, verdict
+from tasks.stages.registry.promote import CHALLENGER, CHAMPION, COMPARISON, as_json, champion_of, named
+from tasks.stages.registry.verdict import Seeds
 from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, compare, texts_of
 from tasks.trainer.evaluation.items import files_of
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.stages.promote.compare import figure, markdown
-from tasks.stages.promote.verdict import Verdict, judge, reason
+from tasks.stages.registry.compare import figure, markdown
+from tasks.stages.registry.verdict import Verdict, judge, reason
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.comparison import Compared
 

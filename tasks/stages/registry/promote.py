@@ -14,7 +14,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.stages.promote import PromoteConfig
+from tasks.stages.registry import PromoteConfig
 
 VERSION = 1
 COMPARISON = "comparison.json"

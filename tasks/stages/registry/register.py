@@ -14,7 +14,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.exposure import origin_ref
-from tasks.stages.register import RegisterConfig
+from tasks.stages.registry import RegisterConfig
 from tasks.trainer.interchange.huggingface import copy_renamed, small_files
 
 VERSION = 2

@@ -1,0 +1,78 @@
+"""Stages register, compare and promote: a new model in the registry, and which model is the champion.
+
+checkpoint, scores, tokenizer -> register -> model; model, champion -> compare -> verdict -> promote -> champion
+"""
+
+from pydantic import Field
+
+from tasks.core.config import Config, Copied
+from tasks.core.stage_spec import Input, Previous, StageSpec
+from tasks.trainer.evaluation.config import EvaluateConfig
+
+
+class RegisterConfig(Config):
+    """Registration of the model."""
+
+    model: str = ""
+    """Name in the registry; empty: the recipe's name."""
+
+
+class PromoteConfig(Config):
+    """Champion and challenger: when a new model takes the place of the one in use."""
+
+    COPIED = {"evaluate": Copied("evaluate", when="promote.enabled")}
+
+    enabled: bool = False
+    """Compare every new model with the champion, and name the champion in the registry."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the intervals: the one of the score must be above 0, the guarded ones must not be below it."""
+    guarded: tuple[str, ...] = ()
+    """Sources and tasks that must not become worse; empty: all of them."""
+    guard_share: float = Field(default=0.0, ge=0)
+    """Tolerated loss of a guarded source or task, as a share of the champion's value."""
+    evaluate: EvaluateConfig | None = None
+    """Held-out text, tasks and batches: those of [evaluate], which the recipe fills in."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to do."""
+        return self.enabled
+
+
+_CHAMPION = Previous("champion", completed_by="champion")
+
+STAGES = (
+    StageSpec(
+        "register",
+        dag="pretrain",
+        output="model",
+        config=RegisterConfig,
+        section="registry",
+        module="register",
+        inputs={
+            "checkpoint": Input("checkpoint"),
+            "scores": Input("scores"),
+            "tokenizer": Input("tokenizer"),
+            "mixture": Input("mixture", optional=True),
+        },
+    ),
+    StageSpec(
+        "compare",
+        dag="pretrain",
+        output="comparison",
+        config=PromoteConfig,
+        section="promote",
+        module="compare",
+        inputs={"model": Input("model"), "shards": Input("shards"), "tokenizer": Input("tokenizer")},
+        previous={"decided": _CHAMPION},
+    ),
+    StageSpec(
+        "promote",
+        dag="pretrain",
+        output="champion",
+        config=PromoteConfig,
+        module="promote",
+        inputs={"comparison": Input("comparison")},
+        previous={"decided": _CHAMPION},
+    ),
+)
