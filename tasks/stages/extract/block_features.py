@@ -1,24 +1,64 @@
 """Features of the blocks of a page, for the trees of `blocks`.
 
 Reads the blocks of `page_blocks`. Lengths, character classes, links and places do not depend on language or site (after
-Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features", WSDM 2010); names of classes and
-words of furniture are those of `block_words`. What an element holds is given by its share of the page's words, so a
-class named after comments on the whole page and one on a box differ. All are counts and quotients of counts, so every
-machine computes the same values.
+Kohlschütter, Fankhauser, Nejdl, "Boilerplate Detection using Shallow Text Features", WSDM 2010). What an element holds
+is given by its share of the page's words, so a class named after comments on the whole page and one on a box differ.
+All are counts and quotients of counts, so every machine computes the same values.
 """
 
+import functools
+import re
 from collections import Counter
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.stages.extract.page_blocks import GROUPS, SAYINGS, TAG_NAMES, Blocks, sayings_of
+from tasks.stages.extract.page_blocks import GROUPS, TAG_NAMES, Blocks
 
 Floats = NDArray[np.float64]
 Measured = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+# Words with which furniture speaks: whole words, or with a star their beginnings of five letters or more.
+_SAYINGS = {
+    "furniture": """
+        copyright rights rechte droits impress* imprint terms powered posted publish* updated veröff* geschr*
+        erstell* aktuali* author autor autorin submitt* filed tags tagged tag categor* kategor* schlagw*
+        keyword* labels abgeleg* share teilen tweet facebook twitter whatsapp drucken print email mail pinteres*
+        like gefällt bookmark empfeh* weiters* follow folge linkedin xing reddit instagr* read weiterl* lesen
+        siehe related verwand* ähnlich weitere interes* recomm* links recent latest popular neueste neuest*
+        letzte beliebt* meistge* trending previous next prev zurück vorheri* nächst* older newer ältere neuere
+        home start menü menu navigat* newslet* subscri* abonni* anmeld* login log registr* passwo* account konto
+        cookie cookies datensc* privacy zustimm* akzepti* consent gdpr dsgvo javascr* browser spende spenden
+        donat* unterst* support patreon paypal steady flattr member* mitglie* anzeige anzeigen adverti* werbung
+        sponsor* affilia* warenko* cart preis shop suche search sitemap rss feed kontakt contact hilfe help faq
+        licen* lizenz commons views aufrufe klicks video videos podcast download abonn* click klick hier here
+        more mehr jetzt now free kostenl* lire suivant partager""",
+    "comment": """
+        comment comments commen* kommen* antwort* reply replies says sagt schreibt schrieb leave respon*
+        trackba* pingba* meinung discuss* diskut*""",
+    "credit": """
+        foto fotos photo photos bild bilder image images quelle quellen source sources credit credits abb
+        abbildu* grafik getty dpa reuters afp ap courtesy illustr* picture imago shutter* pixabay unsplash
+        flickr wikimed* symbol*""",
+}  # fmt: skip
+SAYINGS = (*(f"says_{name}" for name in _SAYINGS), "says_date")
+"""Names of the kinds of sayings, in order."""
+_BEGINNING = 5
+_EXACT = {word: kind for kind, words in enumerate(_SAYINGS.values()) for word in words.split() if word[-1] != "*"}
+_BEGINS = {
+    word[:_BEGINNING]: kind for kind, words in enumerate(_SAYINGS.values()) for word in words.split() if word[-1] == "*"
+}
+_MARKS = frozenset("©«»←→‹›")
+_SPOKEN = re.compile(r"[^\W\d_]+|[©«»←→‹›]")
+_ANY_DIGIT = re.compile(r"\d")  # every date has one, and few starts do
+_DATE = re.compile(
+    r"\d{1,2}[./-]\s?\d{1,2}[./-]\s?(?:19|20)?\d\d|(?:19|20)\d\d-\d\d|\d{1,2}:\d\d"
+    r"|\d{1,2}\.? (?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])"
+    r"|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d"
+)
 
 LEVELS = 4
 _OFFSETS = (-2, -1, 1, 2)
@@ -194,7 +234,7 @@ def _texts(page: Blocks, title: str, found: Floats) -> None:
     texts = [page.text(index).lower() for index in short]
     if not short:
         return
-    found[_SAID : _SAID + len(SAYINGS), short] = np.array([sayings_of(text[:_START]) for text in texts]).T
+    found[_SAID : _SAID + len(SAYINGS), short] = np.array([_sayings_of(text[:_START]) for text in texts]).T
     in_title, lengths = _AT["in_title"], words.tolist()
     for index, text in zip(short, texts, strict=True):
         if lengths[index] <= _TITLE_WORDS:
@@ -415,3 +455,18 @@ def context(page: Blocks, measured: Measured, odds: Floats) -> Measured:
     same = np.bincount(names, odds) / np.maximum(np.bincount(names), 1)
     found[at["mean_odds_alike"]] = same[names]
     return found.astype(np.float32)
+
+
+@functools.lru_cache(1 << 14)
+def _sayings_of(start: str) -> tuple[float, ...]:
+    """Returns the share of words of each kind in the start of a block, in lower case, and whether it has a date."""
+    words = _SPOKEN.findall(start)
+    counts = [0.0] * len(SAYINGS)
+    for word in words:
+        kind = _EXACT.get(word)
+        if kind is None:
+            kind = 0 if word in _MARKS else _BEGINS.get(word[:_BEGINNING])
+        if kind is not None:
+            counts[kind] += 1 / len(words)
+    counts[-1] = float(_ANY_DIGIT.search(start) is not None and _DATE.search(start) is not None)
+    return tuple(counts)

@@ -15,7 +15,6 @@ from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, with_source
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
-from tasks.stages.extract.page_metadata import absolute
 from tasks.stages.extract.row import Choices, Content, Rejected
 
 _PDF = b"%PDF-"
@@ -96,18 +95,18 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)
     page = read_page(text, choices, source, sent.url)
-    page_metadata = page.about
-    if choices.honour_noindex and _noindex(page_metadata.robots, sent, names=False):
+    about = page.about
+    if choices.honour_noindex and _noindex(about.robots, sent, names=False):
         raise Rejected("noindex")
     return Content(
         text=page.text,
-        title=page_metadata.title,
-        language_hint=page_metadata.language or language,
-        published=page_metadata.published,
-        canonical=absolute(page_metadata.canonical, page_metadata.base, sent.url),
-        licence=page_metadata.licence,
-        author=page_metadata.author,
-        site=page_metadata.site,
+        title=about.title,
+        language_hint=about.language or language,
+        published=about.published,
+        canonical=about.canonical,
+        licence=about.licence,
+        author=about.author,
+        site=about.site,
     )
 
 

@@ -107,45 +107,6 @@ _OF_WORD = {
     for word in words.split()
 }
 
-# Words with which furniture speaks: whole words, or with a star their beginnings of five letters or more.
-_SAYINGS = {
-    "furniture": """
-        copyright rights rechte droits impress* imprint terms powered posted publish* updated veröff* geschr*
-        erstell* aktuali* author autor autorin submitt* filed tags tagged tag categor* kategor* schlagw*
-        keyword* labels abgeleg* share teilen tweet facebook twitter whatsapp drucken print email mail pinteres*
-        like gefällt bookmark empfeh* weiters* follow folge linkedin xing reddit instagr* read weiterl* lesen
-        siehe related verwand* ähnlich weitere interes* recomm* links recent latest popular neueste neuest*
-        letzte beliebt* meistge* trending previous next prev zurück vorheri* nächst* older newer ältere neuere
-        home start menü menu navigat* newslet* subscri* abonni* anmeld* login log registr* passwo* account konto
-        cookie cookies datensc* privacy zustimm* akzepti* consent gdpr dsgvo javascr* browser spende spenden
-        donat* unterst* support patreon paypal steady flattr member* mitglie* anzeige anzeigen adverti* werbung
-        sponsor* affilia* warenko* cart preis shop suche search sitemap rss feed kontakt contact hilfe help faq
-        licen* lizenz commons views aufrufe klicks video videos podcast download abonn* click klick hier here
-        more mehr jetzt now free kostenl* lire suivant partager""",
-    "comment": """
-        comment comments commen* kommen* antwort* reply replies says sagt schreibt schrieb leave respon*
-        trackba* pingba* meinung discuss* diskut*""",
-    "credit": """
-        foto fotos photo photos bild bilder image images quelle quellen source sources credit credits abb
-        abbildu* grafik getty dpa reuters afp ap courtesy illustr* picture imago shutter* pixabay unsplash
-        flickr wikimed* symbol*""",
-}  # fmt: skip
-SAYINGS = (*(f"says_{name}" for name in _SAYINGS), "says_date")
-"""Names of the kinds of sayings, in order."""
-_BEGINNING = 5
-_EXACT = {word: kind for kind, words in enumerate(_SAYINGS.values()) for word in words.split() if word[-1] != "*"}
-_BEGINS = {
-    word[:_BEGINNING]: kind for kind, words in enumerate(_SAYINGS.values()) for word in words.split() if word[-1] == "*"
-}
-_MARKS = frozenset("©«»←→‹›")
-_SPOKEN = re.compile(r"[^\W\d_]+|[©«»←→‹›]")
-_DIGIT = re.compile(r"\d")  # every date has one, and few starts do
-_DATE = re.compile(
-    r"\d{1,2}[./-]\s?\d{1,2}[./-]\s?(?:19|20)?\d\d|(?:19|20)\d\d-\d\d|\d{1,2}:\d\d"
-    r"|\d{1,2}\.? (?:jan|feb|m[aä]r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])"
-    r"|(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? \d"
-)
-
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _Elements = tuple[list[str], list[int], list[tuple[int, ...]], Numbers, Numbers, Numbers]
@@ -222,21 +183,6 @@ def groups_of(names: str) -> tuple[int, ...]:
     return tuple({_OF_WORD[word] for word in _NAME_WORD.findall(names.lower())})
 
 
-@functools.lru_cache(1 << 14)
-def sayings_of(start: str) -> tuple[float, ...]:
-    """Returns the share of words of each kind in the start of a block, in lower case, and whether it has a date."""
-    words = _SPOKEN.findall(start)
-    counts = [0.0] * len(SAYINGS)
-    for word in words:
-        kind = _EXACT.get(word)
-        if kind is None:
-            kind = 0 if word in _MARKS else _BEGINS.get(word[:_BEGINNING])
-        if kind is not None:
-            counts[kind] += 1 / len(words)
-    counts[-1] = float(_DIGIT.search(start) is not None and _DATE.search(start) is not None)
-    return tuple(counts)
-
-
 def _code(name: str) -> int:
     return int.from_bytes(name[:_LONGEST].encode("ascii"), "little")
 
@@ -273,7 +219,7 @@ class Blocks:
         images: pictures between the text before and it, or in it.
         tags: start tags of elements.
         names: index of each one's name in `TAG_NAMES`.
-        groups: rows of `block_words.GROUPS` that each one belongs to.
+        groups: rows of `GROUPS` that each one belongs to.
         parent: index of the block-level element around each; -1 for none.
         first: index of the first block in each.
         last: index behind the last block in each.

@@ -137,8 +137,7 @@ class About:
         site: name of the site by Open Graph, at most 100 characters.
         language: the language of the page as written ("en-GB"), by the root element or a meta tag.
         published: date of publication; a time without zone counts as UTC.
-        canonical: canonical URL as written; see `absolute`.
-        base: base URL of relative ones, or "".
+        canonical: canonical URL, absolute.
         licence: URL or text of the licence.
         robots: contents of the robots meta elements, as written; see `tasks.formats.web.robots_tag`.
     """
@@ -150,7 +149,6 @@ class About:
     language: str = ""
     published: datetime | None = None
     canonical: str = ""
-    base: str = ""
     licence: str = ""
     robots: tuple[str, ...] = ()
 
@@ -171,8 +169,7 @@ def read_about(tree: HTMLTree, url: str = "") -> About:
         site=site,
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
         published=_published(head, objects, body.times) or _likely_date(document, url),
-        canonical=head.links.get("canonical", ""),
-        base=head.base,
+        canonical=absolute(head.links.get("canonical", ""), head.base, url),
         licence=_licence(head, objects, body.licences),
         robots=tuple(body.robots),
     )
