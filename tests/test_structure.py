@@ -1,0 +1,91 @@
+"""Sizes of the product: few files, each an idea that a reader looks for by name.
+
+`python -m tests.test_structure` prints the counts, the largest modules and the fragments.
+"""
+
+import ast
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOST_FILES = 430
+MOST_IN_A_FOLDER = 25
+FRAGMENT_LINES = 60
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of `tasks`.
+
+    Attributes:
+        name: dotted.
+        lines: of its file.
+        importers: modules of the product that import it.
+    """
+
+    name: str
+    lines: int
+    importers: frozenset[str]
+
+
+def modules() -> list[Module]:
+    """Returns the modules of `tasks`, with who imports them in `tasks`, `operators`, `plugins` and `dags`."""
+    paths = {
+        _name(path): path for top in ("tasks", "operators", "plugins", "dags") for path in (ROOT / top).rglob("*.py")
+    }
+    importers = defaultdict(set)
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = (f"{node.module}.{alias.name}" for alias in node.names)
+                names = [one if one in paths else node.module for one in inner]
+            for imported in {*names} & paths.keys() - {name}:
+                importers[imported].add(name)
+    return [
+        Module(name, len(path.read_text().splitlines()), frozenset(importers[name]))
+        for name, path in sorted(paths.items())
+        if name == "tasks" or name.startswith("tasks.")
+    ]
+
+
+def fragments(found: list[Module]) -> list[Module]:
+    """Returns short modules that one other imports; what a catalogue finds by name is imported by none."""
+    packages = {one.name.rpartition(".")[0] for one in found}
+    return [one for one in found if one.lines < FRAGMENT_LINES and len(one.importers) == 1 and one.name not in packages]
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_there_are_few_files() -> None:
+    assert len(modules()) <= MOST_FILES
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_hold() -> None:
+    folders = {path.parent for path in (ROOT / "tasks").rglob("*.py")}
+    crowded = {str(one.relative_to(ROOT)): len(list(one.glob("*.py"))) for one in folders}
+    assert {name: number for name, number in crowded.items() if number > MOST_IN_A_FOLDER} == {}
+
+
+def test_a_short_file_that_one_other_imports_is_a_part_of_that_one() -> None:
+    assert [one.name for one in fragments(modules())] == []
+
+
+def main() -> None:
+    """Prints the counts."""
+    found = modules()
+    print(f"{len(found)} files, {sum(one.lines for one in found):,} lines")
+    print(f"{sum(one.lines < FRAGMENT_LINES for one in found)} of them under {FRAGMENT_LINES} lines")
+    print(f"{sum(len(one.importers) == 1 for one in found)} imported by one other file")
+    print(
+        "largest:", *(f"{one.name} {one.lines}" for one in sorted(found, key=lambda one: -one.lines)[:10]), sep="\n  "
+    )
+    print("fragments:", *(one.name for one in fragments(found)), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()
