@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ class Module:
     importers: frozenset[str]
 
 
+@functools.cache
 def modules() -> list[Module]:
     """Returns the modules of `tasks`, with who imports them in `tasks`, `operators`, `plugins` and `dags`."""
     paths = {
