@@ -1,8 +1,6 @@
-"""Floors of precision and recall on the sentences of `benchmarks.pii_cases`."""
+"""Floors of precision and recall on the sentences of `benchmarks.pii`."""
 
-from benchmarks.pii import score
-from benchmarks.pii_cases import NEGATIVE, cases, rare
-from benchmarks.pii_values import PHONES
+from benchmarks.pii import NEGATIVE, PHONES, cases, rare, score
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
 
