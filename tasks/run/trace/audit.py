@@ -137,8 +137,10 @@ def _by_date(store: Store, recipe: str) -> list[Artifact]:
 def _request(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> Request:
     config, address = one.record.config, str(one.address)
     return Request(
-        address,
-        *(config[name] for name in ("date", "requested_by", "reason")),
+        takedown=address,
+        date=config["date"],
+        requested_by=config["requested_by"],
+        reason=config["reason"],
         new=dict(Counter(stone.kind for stone in stones if stone.takedown == address)),
         lifts=dict(Counter(gone.kind for gone in lifted if gone.lifted_by == address)),
     )
