@@ -1,7 +1,7 @@
 """Rows of JSON files: one value per line, or the values of an array or of values written one after the other.
 
-Reads local files, however packed (`packing`), in UTF-8, UTF-16 or UTF-32, in bounded memory. What a file is, its first
-bytes say, so the same file has the same rows whatever it is called.
+Reads local files, however packed (`external_files`), in UTF-8, UTF-16 or UTF-32, in bounded memory. What a file is, its
+first bytes say, so the same file has the same rows whatever it is called.
 
 Values that are not one per line are split without parsing them: an object ends where its brackets are closed, and what
 stands between objects, brackets, commas and white space left out, is a row that is no JSON. A string with a line break,

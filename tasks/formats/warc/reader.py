@@ -37,7 +37,7 @@ def read_records(
         limit: most bytes of a body to keep.
         kinds: which records are returned; damage in the others is reported as well.
         start: offset to begin at; a record begins there.
-        digest: kind of `payload_digest`: "quick" means `payload.quick_digest`, sufficient to compare the bodies of one
+        digest: kind of `payload_digest`: "quick" means `record.quick_digest`, sufficient to compare the bodies of one
             URL with each other; "declared" the one in the record's header, for files of our own crawler.
 
     Raises:

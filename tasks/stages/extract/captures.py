@@ -37,7 +37,7 @@ def read_warc(
         name: name of the file in documents (`warc_file`).
         source: source of its documents.
         config: settings of the extraction.
-        quick: yield rows for identities only: without content, with digests by `payload.quick_digest`.
+        quick: yield rows for identities only: without content, with digests by `quick_digest`.
         own: whether the file is of our own crawler, whose declared digests are trusted.
     """
     choices = Choices.of(config)

@@ -1,8 +1,7 @@
 """Stage `spans`: token shards -> suffix arrays of the training tokens.
 
 Reads `shards` (the split `train`); writes `spans/group-<number>-of-<count>.arrow`, one suffix array per group of shards
-(`tasks.formats.tokens.spans`), and beside each its sample (`span_sample`). A group is a part: it is sorted on one
-worker, in memory.
+(`tasks.formats.tokens.spans`), and beside each its sample. A group is a part: it is sorted on one worker, in memory.
 """
 
 from collections.abc import Iterable
