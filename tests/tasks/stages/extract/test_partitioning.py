@@ -1,4 +1,7 @@
-"""Files of rows in pieces: the same rows however they are cut, whoever reads them, in whatever order."""
+"""Files of rows in pieces: the same rows however they are cut, whoever reads them, in whatever order.
+
+Contract of tasks.stages.extract.partitioning: parts are a function of input and settings.
+"""
 
 import gzip
 import json
@@ -11,10 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
+from tasks.formats.documents.external_files import SourceFile
 from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
@@ -342,3 +348,35 @@ def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -
     ]
     assert {"id": 2} in written
     assert None in written
+
+
+SOURCE = FileSource(name="src", kind="text", path="/x/*")
+
+
+def units(*sizes: int) -> list[Unit]:
+    return [Unit(SourceFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60), st.integers(0, 20))
+def test_every_unit_goes_into_one_part_in_order_and_no_part_is_empty(sizes: list[int], parts: int) -> None:
+    given_units = units(*sizes)
+    arranged = arrange(given_units, ExtractConfig(parts=parts))
+    assert [unit for part in arranged for unit in part] == given_units
+    assert all(arranged)
+    assert not parts or len(arranged) <= parts
+
+
+def test_parts_weigh_about_the_same() -> None:
+    weights = [sum(unit.weight for unit in part) for part in arrange(units(*[10] * 100), ExtractConfig(parts=4))]
+    assert weights == [250] * 4
+
+
+def test_automatic_parts_follow_the_input_bytes() -> None:
+    assert len(arrange(units(*[1_000_000] * 200), ExtractConfig(part_bytes=10_000_000))) == 20
+    assert len(arrange(units(*[10] * 200), ExtractConfig())) == 8
+    assert len(arrange(units(10, 10), ExtractConfig())) == 2
+
+
+def test_compressed_captures_weigh_more_than_text() -> None:
+    assert Unit(SourceFile("a", "a", 10)).weight == 40
+    assert Unit(SourceFile("a", "a", 10), SOURCE).weight == 10
