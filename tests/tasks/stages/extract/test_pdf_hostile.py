@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.stages.extract.hostile_pdf import HOSTILE
-from tests.tasks.stages.extract.made_pdf import lines, pdf
+from tests.tasks.stages.extract.made_pdf import HOSTILE, lines, pdf
 
 ALLOWED = {
     *(
