@@ -2,6 +2,8 @@
 
 Imported by the conftest of every folder whose tests need Airflow, before anything imports Airflow: it settles its home
 at import. One home per pytest process; `dag.test()` costs seconds the first time in a process and 0.3 s after that.
+
+What a DAG run has come to, read from Airflow's database. Not a test module.
 """
 
 import atexit
@@ -92,3 +94,17 @@ def dag_bag(airflow_db: str) -> Callable[[], Any]:
     from airflow.dag_processing.dagbag import DagBag
 
     return lambda: DagBag(str(DAGS), bundle_name="dags-folder")
+
+
+def states(run):
+    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+
+
+def events_of(name):
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.name == name)
+        return [event.extra for event in session.scalars(query.order_by(AssetEvent.timestamp))]

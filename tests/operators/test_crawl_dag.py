@@ -1,6 +1,6 @@
 """The crawl's DAG in real DAG runs: two cycles over a real site."""
 
-from tests.operators.runs import events_of, states
+from tests.airflow_home import events_of, states
 from tests.tasks.stages.crawl.site import Site
 
 RECIPE = """

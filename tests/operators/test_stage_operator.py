@@ -10,7 +10,7 @@ import psutil
 from operators.stage import StageOperator
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tests.operators.runs import events_of, states
+from tests.airflow_home import events_of, states
 
 
 def returned(run, task):

@@ -4,7 +4,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import versions_of
 from tasks.core.store import Store
 from tasks.formats.tokens.index import DocumentIndex
-from tests.operators.runs import states
+from tests.airflow_home import states
 
 
 def test_a_form_becomes_a_takedown_named_by_its_date_and_starts_nothing(recipes, dag_bag, documents, tmp_path):
