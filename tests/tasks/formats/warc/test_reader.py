@@ -17,7 +17,7 @@ import fastwarc
 import pytest
 from fastwarc import WarcRecordType, ZstdWriter
 
-from tasks.formats.warc.archive import capture_at
+from tasks.formats.warc.archive import capture_at, captures
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record, dechunk, quick_digest
 from tasks.formats.warc.seek import Inflated
@@ -435,3 +435,11 @@ def test_quick_digests_tell_bodies_apart_as_sha1_does() -> None:
     assert slow[0] == slow[2] != slow[1]
     assert quick[0] == quick[2] != quick[1]
     assert quick == [quick_digest(body) for body in bodies]
+
+
+def test_captures_of_a_real_file_are_found_again_by_their_offset(shared_data):
+    data = (shared_data / "warc" / "derived-a-v1.1.warc.gz").read_bytes()
+    found = list(captures(io.BytesIO(data)))
+    assert len(found) > 5
+    for capture in found:
+        assert capture_at(io.BytesIO(data), capture.offset) == capture
