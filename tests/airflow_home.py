@@ -2,8 +2,7 @@
 
 Imported by the conftest of every folder whose tests need Airflow, before anything imports Airflow: it settles its home
 at import. One home per pytest process; `dag.test()` costs seconds the first time in a process and 0.3 s after that.
-
-What a DAG run has come to, read from Airflow's database. Not a test module.
+`states` and `events_of` read from its database what a DAG run has come to.
 """
 
 import atexit
@@ -97,10 +96,12 @@ def dag_bag(airflow_db: str) -> Callable[[], Any]:
 
 
 def states(run):
+    """Returns the state of each task of a DAG run."""
     return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 
 def events_of(name):
+    """Returns the `extra` of the events of an asset, oldest first."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
