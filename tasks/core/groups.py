@@ -1,20 +1,17 @@
-"""Groups: the measurements of one annotator for all documents, each group an artifact with its own fingerprint.
+"""Groups: columns of one version that are made on their own, each group an artifact with its own fingerprint.
 
-A group is stored as `<recipe>/measured/<annotator>@<version>`:
+A group is stored as `<recipe>/measured/<group>@<version>`:
 
-    measured/<part>.parquet   `error` (null, or the exception of the annotator) and the annotator's struct column, with
+    measured/<part>.parquet   `error` (null, or why the row has no value) and a struct column with the group's name, by
                               the part names and the row order of the documents; a hash of their ids in the file's
                               metadata identifies them (`tasks.formats.documents.document.mark_of`)
 
-The artifact `attributes` of a version has no columns. Its record names, as inputs of the roles `measured:<annotator>`
-and in the order of `[annotate] use`, the groups of the version, with fingerprint and content: its own, and those of
-earlier versions with the same fingerprint. Reads these records and opens the groups that they name.
+The whole of a version has no columns. Its record names, as inputs of the roles `measured:<group>` and in their order,
+the groups of the version, with fingerprint and content: its own, and those of earlier versions with the same
+fingerprint. Reads these records and opens the groups that they name.
 """
 
-from typing import Any
-
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
-from tasks.core.config import Config
 from tasks.core.errors import InputError
 
 KIND = "measured"
@@ -23,22 +20,9 @@ KIND = "measured"
 _ROLE = f"{KIND}:"
 
 
-class Group(Config):
-    """Settings in the record of a group: with the documents they determine its content."""
-
-    annotator: str
-    code: int
-    """Version of the annotator's code (`Annotator.version`)."""
-    settings: dict[str, Any]
-    reads: dict[str, str]
-    """Fingerprints of the groups that the annotator reads, by annotator."""
-    models: dict[str, str]
-    """Hashes of the trained models that it reads, by kind and name; other models of the same artifact do not count."""
-
-
-def address_of(attributes: ArtifactId, annotator: str) -> ArtifactId:
-    """Returns the id of the group of an annotator that was measured for `attributes`."""
-    return ArtifactId(f"{attributes.name.rpartition('/')[0]}/{KIND}/{annotator}", attributes.version)
+def address_of(whole: ArtifactId, group: str) -> ArtifactId:
+    """Returns the id of a group that was made for `whole`."""
+    return ArtifactId(f"{whole.name.rpartition('/')[0]}/{KIND}/{group}", whole.version)
 
 
 def path_of(part: str) -> str:
@@ -46,54 +30,54 @@ def path_of(part: str) -> str:
     return f"{KIND}/{part}.parquet"
 
 
-def ref_to(group: Artifact, annotator: str) -> InputRef:
-    """Returns the reference to a group for the record of `attributes`."""
-    return group.ref(_ROLE + annotator)
+def ref_to(group: Artifact, name: str) -> InputRef:
+    """Returns the reference to a group for the record of the whole."""
+    return group.ref(_ROLE + name)
 
 
-def named_in(attributes: Artifact) -> dict[str, InputRef]:
-    """Returns the groups that the record of `attributes` names, by annotator, in the order of `[annotate] use`."""
-    refs = attributes.record.inputs
+def named_in(whole: Artifact) -> dict[str, InputRef]:
+    """Returns the groups that the record of `whole` names, by name, in their order."""
+    refs = whole.record.inputs
     return {ref.role.removeprefix(_ROLE): ref for ref in refs if ref.role.startswith(_ROLE)}
 
 
-def groups_of(attributes: Artifact) -> dict[str, Artifact]:
-    """Opens the groups of a version, by annotator, in the order of `[annotate] use`.
+def groups_of(whole: Artifact) -> dict[str, Artifact]:
+    """Opens the groups of a version, by name, in their order.
 
     Raises:
         InputError: a group is missing or has changed since.
     """
-    return {name: _opened(attributes, name, ref) for name, ref in named_in(attributes).items()}
+    return {name: _opened(whole, name, ref) for name, ref in named_in(whole).items()}
 
 
-def unchanged_groups(attributes: Artifact) -> dict[str, Artifact]:
-    """Opens the groups of a version that exist and are unchanged, by annotator."""
-    found = {name: _unchanged(attributes, ref) for name, ref in named_in(attributes).items()}
+def unchanged_groups(whole: Artifact) -> dict[str, Artifact]:
+    """Opens the groups of a version that exist and are unchanged, by name."""
+    found = {name: _unchanged(whole, ref) for name, ref in named_in(whole).items()}
     return {name: group for name, group in found.items() if group}
 
 
-def group_of(attributes: Artifact, annotator: str) -> Artifact:
-    """Opens one group of a version; raises InputError where the version has not measured it, or it is missing."""
-    ref = named_in(attributes).get(annotator)
+def group_of(whole: Artifact, name: str) -> Artifact:
+    """Opens one group of a version; raises InputError where the version does not have it, or it is missing."""
+    ref = named_in(whole).get(name)
     if ref is None:
         raise InputError(
-            f'"{annotator}" is not measured in {attributes.address}',
-            f'add "{annotator}" to annotate.use, and run annotate under another version',
+            f'"{name}" is not measured in {whole.address}',
+            f"run {whole.record.stage} under another version, with {name} among its settings",
         )
-    return _opened(attributes, annotator, ref)
+    return _opened(whole, name, ref)
 
 
-def _opened(attributes: Artifact, annotator: str, ref: InputRef) -> Artifact:
-    if group := _unchanged(attributes, ref):
+def _opened(whole: Artifact, name: str, ref: InputRef) -> Artifact:
+    if group := _unchanged(whole, ref):
         return group
     raise InputError(
-        f"{attributes.address} is made of {ref.address}, which is gone or has changed since",
-        f"bring it back; or remove {attributes.store.url(attributes.address.path)} and run annotate again, which "
-        f"measures {annotator} again and nothing that still exists",
+        f"{whole.address} is made of {ref.address}, which is gone or has changed since",
+        f"bring it back; or remove {whole.store.url(whole.address.path)} and run {whole.record.stage} again, which "
+        f"measures {name} again and nothing that still exists",
     )
 
 
-def _unchanged(attributes: Artifact, ref: InputRef) -> Artifact | None:
-    group = Artifact.find(attributes.store, ArtifactId.parse(ref.address))
+def _unchanged(whole: Artifact, ref: InputRef) -> Artifact | None:
+    group = Artifact.find(whole.store, ArtifactId.parse(ref.address))
     same = group and (group.record.fingerprint, group.record.content) == (ref.fingerprint, ref.content)
     return group if same else None

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -26,10 +27,10 @@ import pyarrow.compute as pc
 from tasks.core import parquet
 from tasks.core.artifact import Artifact, InputRef, PartRecord, fingerprint
 from tasks.core.commit import commit
-from tasks.core.config import changes, sha256_of_json
+from tasks.core.config import Config, changes, sha256_of_json
 from tasks.core.engine import Engine
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import KIND, Group, address_of, named_in, path_of, ref_to, unchanged_groups
+from tasks.core.groups import KIND, address_of, named_in, path_of, ref_to, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report
@@ -48,6 +49,19 @@ EXTERNAL = "annotator:"
 """Prefix of the role of an annotator's external files."""
 
 GROUPS = "groups.json"
+
+
+class Group(Config):
+    """Settings in the record of a group: with the documents they determine its content."""
+
+    annotator: str
+    code: int
+    """Version of the annotator's code (`Annotator.version`)."""
+    settings: dict[str, Any]
+    reads: dict[str, str]
+    """Fingerprints of the groups that the annotator reads, by annotator."""
+    models: dict[str, str]
+    """Hashes of the trained models that it reads, by kind and name; other models of the same artifact do not count."""
 
 
 @dataclass(frozen=True)
