@@ -1,10 +1,9 @@
 """The order of sequences: a permutation per epoch, exact shares, an exact inverse, independent of ranks.
 
-The keyed permutation shuffles like a drawn one: three statistics over many keys, beside numpy's permutation.
-
-Each statistic is standard normal, or chi-square, under a permutation drawn at random; the sum of squares over the keys
-is compared with the quantile that a true permutation exceeds once in 10,000 sets of keys. The keys are fixed, so that
-the result is the same in every run.
+The keyed permutation shuffles like a drawn one: three statistics over many keys, beside numpy's permutation. Each is
+standard normal, or chi-square, under a permutation drawn at random; the sum of squares over the keys is compared with
+the quantile that a true permutation exceeds once in 10,000 sets of keys. The keys are fixed, so that the result is the
+same in every run.
 """
 
 import hashlib

@@ -1,5 +1,4 @@
-"""Contract of tasks.formats.web.html_tags: never less than going tag by tag finds, and the same for short
-names."""
+"""Contract of tasks.formats.web.html_tags: never less than going tag by tag finds, and the same for short names."""
 
 import random
 import re

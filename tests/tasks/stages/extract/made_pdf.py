@@ -1,7 +1,4 @@
-"""PDF files made by hand: the smallest writer that gives every object its place.
-
-PDF files that are made to hang, crash or fill what reads them, and some that are merely broken.
-"""
+"""PDF files made by hand, with every object in its place; some are broken, or made to hang, crash or fill their reader."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence

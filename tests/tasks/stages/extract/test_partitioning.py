@@ -1,7 +1,4 @@
-"""Files of rows in pieces: the same rows however they are cut, whoever reads them, in whatever order.
-
-Contract of tasks.stages.extract.partitioning: parts are a function of input and settings.
-"""
+"""Contract of tasks.stages.extract.partitioning: parts depend on input and settings alone; pieces of a file give its rows."""
 
 import gzip
 import json

@@ -1,6 +1,6 @@
 """Contract of PDF files as a source: text in reading order with its places, and pages without text are named.
 
-Real PDF files: the words of the gold are in the text, and two columns are in their order.
+Of real files the words of the gold are in the text, and two columns are in their order.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Whatever a PDF file does to its reader costs that file one rejected row, and its part goes on.
 
-A run over PDF files that is killed resumes at the first part that is missing, and ends with the same bytes.
+A run that is killed resumes at the first part that is missing, and ends with the same bytes.
 """
 
 import json
