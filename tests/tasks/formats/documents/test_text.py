@@ -130,7 +130,10 @@ def test_hashes_are_the_published_ones() -> None:
 
 
 def test_hashes_do_not_depend_on_the_process() -> None:
-    code = "from tasks.formats.documents import text; print(text.shingles(text.words('one two three four five six')).tolist())"
+    code = (
+        "from tasks.formats.documents import text;"
+        "print(text.shingles(text.words('one two three four five six')).tolist())"
+    )
     given = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert given.strip() == str(text.shingles(text.words("one two three four five six")).tolist())
 

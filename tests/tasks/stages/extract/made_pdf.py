@@ -1,4 +1,4 @@
-"""PDF files made by hand, with every object in its place; some are broken, or made to hang, crash or fill their reader."""
+"""PDF files made by hand, with every object in its place; some are broken, or made to hang or crash their reader."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence

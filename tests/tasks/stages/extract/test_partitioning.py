@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.partitioning: parts depend on input and settings alone; pieces of a file give its rows."""
+"""Contract of tasks.stages.extract.partitioning: parts depend on input and settings; pieces of a file give its rows."""
 
 import gzip
 import json
