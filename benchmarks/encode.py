@@ -7,24 +7,21 @@ writes shards and index; datatrove reads the same Parquet and writes its token f
 the texts in memory and keeps nothing. Stage and encoder also run with `tokenizers` alone, as where `gigatoken` is not
 installed. One process and one thread each, CPU seconds without loading of the tokenizer, best of the rounds, taken in
 turn so that a busy machine hits all alike; to each process every text is new. datatrove lives in an environment of its
-own (under `.sluice/benchmarks/encode`, made on the first run). Writes `benchmarks/results/encode.json`. Bars: the stage
+own (under `.sluice/benchmarks/encode`, made on the first run). Writes `encode.json`. Bars: the stage
 at least 0.8 of the bare encoder, and 20 times datatrove.
 """
 
-import argparse
 import importlib.metadata
-import io
-import json
-import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.harness import cpu_seconds, keep, peer_python
+from benchmarks.harness import keep, last_line, least, parser, peer_python, python_sources, texts_of
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
@@ -35,8 +32,7 @@ from tasks.formats.documents.document import document_id
 from tasks.stages.consolidate.stage import KEPT_SCHEMA
 from tasks.stages.tokens import TokenizerConfig, bpe
 
-ROOT = Path(__file__).parents[1]
-PEERS = ["datatrove[processing]==0.10.1", "tokenizers==0.23.3", "pyarrow==25.0.1"]
+PEERS = ("datatrove[processing]==0.10.1", "tokenizers==0.23.3", "pyarrow==25.0.1")
 PARTS = 4
 
 OPEN = """
@@ -104,15 +100,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 def read_texts(paths: list[str]) -> dict[str, list[str]]:
     """Returns texts by source: of JSONL files, or the source files of this Python's standard library."""
-    if not paths:
-        files = sorted(Path(os.__file__).parent.glob("**/*.py"))[:1000]
-        return {"code": [one.read_text("utf-8", "replace") for one in files if "site-packages" not in one.parts]}
-    found = {}
-    for path in paths:
-        with pa.input_stream(path, compression="detect") as stream:
-            rows = [json.loads(line)["text"] for line in io.TextIOWrapper(stream, encoding="utf-8")]
-        found[Path(path).name.partition(".")[0]] = rows
-    return found
+    return {Path(path).name.partition(".")[0]: texts_of(path) for path in paths} or {"code": python_sources()}
 
 
 def build(store: Store, texts: dict[str, list[str]]) -> None:
@@ -141,26 +129,25 @@ def row_of(url: str, text: str) -> dict[str, Any]:
 
 def measure(store: str, rounds: int) -> dict[str, float]:
     """Returns the least CPU seconds of each contender."""
-    peers = peer_python(ROOT / ".sluice" / "benchmarks" / "encode", PEERS)
     contenders = {
         "bare": (sys.executable, OPEN + BARE),
         "stage": (sys.executable, OPEN + STAGE),
         "bare, tokenizers": (sys.executable, WITHOUT + OPEN + BARE),
         "stage, tokenizers": (sys.executable, WITHOUT + OPEN + STAGE),
-        "datatrove": (peers, DATATROVE),
+        "datatrove": (peer_python("encode", PEERS), DATATROVE),
     }
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(rounds):
-        for name, (python, program) in contenders.items():
-            best[name] = min(best[name], cpu_seconds(python, program, store))
-    return best
+
+    def seconds(python: str, program: str) -> float:
+        return float(last_line(python, program, store))
+
+    return least({name: partial(seconds, *how) for name, how in contenders.items()}, rounds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--texts", nargs="*", default=[], help="JSONL with a field text, plain or compressed")
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--texts", nargs="*", default=[], help="JSONL with a field text, plain or compressed")
+    options.add_argument("--rounds", type=int, default=3)
+    given = options.parse_args()
     begin = time.monotonic()
     texts = read_texts(given.texts)
     megabytes = sum(len(text.encode("utf-8", "replace")) for found in texts.values() for text in found) / 1e6

@@ -13,19 +13,16 @@ takes; moto, which the tests use, copies the whole object for each range. It is 
 The peers (mosaicml-streaming, litdata) load the same sequences from files of their own formats, shuffled, without
 workers: tokens alone, without labels or documents. Each lives in an environment of its own below
 `.sluice/benchmarks/loader` (1 GB each, made on the first run). One that cannot be installed is named with the reason.
-Writes `benchmarks/results/loader.json`.
+Writes `loader.json`.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -33,8 +30,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 import torch
 
-from benchmarks.harness import keep
-from benchmarks.loader_peers import peers
+from benchmarks.harness import keep, parser, peer_python
+from benchmarks.range_server import served
 from tasks.core import ranges
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
@@ -42,7 +39,7 @@ from tasks.core.config import Config
 from tasks.core.ranges import IN_FLIGHT, ChecksumWriter
 from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
-from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardBuffer, TokenFormat, shard_name, write_shard
+from tasks.formats.tokens.shard import FOLDER, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.batches import Batches, Loader
@@ -57,6 +54,66 @@ import sys
 from benchmarks.loader import rates, spec_at
 print(*rates(spec_at(sys.argv[1]), int(sys.argv[2]), 0))
 """
+
+# Programs of the peers: they get a raw file of uint16 tokens, the tokens of a sequence and the sequences of a batch,
+# write their own format, load one epoch in shuffled order twice, and print the tokens a second of the second.
+WITHOUT_IMAGES = """
+import sys
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+# Both import it for data sets of images; the one on PyPI does not fit torch for processors alone.
+for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.functional", "torchvision.datasets"):
+    sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None), __version__="0", VisionDataset=type("Base", (), {}))
+"""
+
+STREAMING = """
+import sys, tempfile, time
+import numpy as np
+from torch.utils.data import DataLoader
+from streaming import MDSWriter, StreamingDataset
+tokens, seq_len, batch = np.fromfile(sys.argv[1], np.uint16), int(sys.argv[2]), int(sys.argv[3])
+rows = tokens[: len(tokens) // seq_len * seq_len].reshape(-1, seq_len)
+with tempfile.TemporaryDirectory() as folder:
+    with MDSWriter(out=folder, columns={"tokens": f"ndarray:uint16:{seq_len}"}) as out:
+        for row in rows:
+            out.write({"tokens": row})
+    data = StreamingDataset(local=folder, shuffle=True, batch_size=batch)
+    for _ in range(2):
+        begin, count = time.perf_counter(), 0
+        for one in DataLoader(data, batch_size=batch, num_workers=0):
+            count += one["tokens"].numel()
+        seconds = time.perf_counter() - begin
+    print(count / seconds)
+"""
+
+LITDATA = """
+import sys, tempfile, time
+import numpy as np, torch
+from litdata import StreamingDataLoader, StreamingDataset, TokensLoader, optimize
+PATH, seq_len, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+def parts(number):
+    tokens = np.fromfile(PATH, np.uint16)
+    size = len(tokens) // 8 // seq_len * seq_len
+    yield torch.from_numpy(tokens[number * size : (number + 1) * size].copy())
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        optimize(fn=parts, inputs=list(range(8)), output_dir=folder, chunk_bytes="64MB", num_workers=1,
+                 item_loader=TokensLoader(block_size=seq_len))
+        data = StreamingDataset(folder, item_loader=TokensLoader(block_size=seq_len), shuffle=True)
+        for _ in range(2):
+            begin, count = time.perf_counter(), 0
+            for one in StreamingDataLoader(data, batch_size=batch, num_workers=0):
+                count += one.numel()
+            seconds = time.perf_counter() - begin
+        print(count / seconds)
+"""
+
+PEERS = {
+    "mosaicml-streaming": (["torch==2.13.0", "mosaicml-streaming==0.13.0"], STREAMING),
+    "litdata": (["torch==2.13.0", "litdata==0.2.76"], LITDATA),
+}
 
 
 def make(folder: Path, tokens: int) -> None:
@@ -127,22 +184,6 @@ def local(folder: Path, steps: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def s3_server(folder: Path) -> Iterator[str]:
-    """Serves a folder as a bucket; yields its URL with the environment of a client set."""
-    command = [sys.executable, "-m", "benchmarks.range_server", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
-        assert server.stdout
-        url = server.stdout.readline().decode().strip()
-        os.environ.update(
-            AWS_ENDPOINT_URL_S3=url, AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_DEFAULT_REGION="us-east-1"
-        )
-        try:
-            yield "s3://bucket"
-        finally:
-            server.kill()
-
-
 def remote(root: str, folder: Path, steps: int, warm: float) -> dict[str, Any]:
     """Returns seconds to the first batch of an empty cache, and the rates as it fills, per window of some steps."""
     with tempfile.TemporaryDirectory() as cache:
@@ -190,20 +231,45 @@ def block_sizes(root: str) -> dict[str, Any]:
     return found
 
 
+def peers(folder: Path) -> dict[str, Any]:
+    """Returns millions of tokens a second by peer, from the artifact test/shards of a store, or why it did not run."""
+    shards = ShardSet.open(Artifact.open_at(Store(str(folder)), ArtifactId("test/shards", "dev")))
+    raw = folder / "tokens.bin"
+    with raw.open("wb") as file:
+        for name in shards.all_names:
+            shard = shards.shard(name)
+            for row, length in enumerate(shard.lengths.tolist()):
+                shard.slice(row, 0, length).tofile(file)
+    found: dict[str, Any] = {}
+    for name, (packages, program) in PEERS.items():
+        try:
+            python = peer_python(f"loader/{name}", packages)
+            script = folder / f"run_{name}.py"
+            script.write_text(WITHOUT_IMAGES + program)
+            command = [python, str(script), str(raw), str(SEQ_LEN), str(BATCH)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
+            found[name] = round(float(done.stdout.split()[-1]) / 1e6, 1)
+        except (subprocess.SubprocessError, ValueError, IndexError) as error:
+            reason = str(getattr(error, "stderr", "") or error).strip().split("\n")
+            found[name] = f"did not run: {reason[-1][:200]}"
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=64, help="millions")
-    parser.add_argument("--without-peers", action="store_true")
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--tokens", type=int, default=64, help="millions")
+    options.add_argument("--without-peers", action="store_true")
+    given = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="sluice-benchmark-"))
     try:
         make(folder, given.tokens * 1_000_000)
         steps = 100
         here = local(folder, steps)
-        with s3_server(folder) as root:
-            sizes = block_sizes(root)
-            there = remote(root, folder, steps, here["2 threads"]["per_cpu_s"])
-        others = {} if given.without_peers else peers(folder, SEQ_LEN, BATCH)
+        with served(folder) as environment:
+            os.environ.update(environment)
+            sizes = block_sizes("s3://bucket")
+            there = remote("s3://bucket", folder, steps, here["2 threads"]["per_cpu_s"])
+        others = {} if given.without_peers else peers(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     keep(
