@@ -1,22 +1,30 @@
-"""Do the readers of other trainers find the same tokens in an export?
+"""Exports in other programs: tokens in the readers of other trainers, a model in llama.cpp.
 
-    python -m benchmarks.exports
+    python -m benchmarks.exports tokens
+    python -m benchmarks.exports gguf MODEL [--tokens 220]
 
-Makes token shards of random documents, exports them, and reads the folder back with `webdataset` and `datasets` in a
-virtual environment of their own, and with Megatron-LM's documented layout in 15 lines that share no code with the
-writer. Prints and keeps per format: documents, tokens, whether all are equal, and the seconds of the export.
+`tokens`: makes token shards of random documents, exports them, and reads the folder back with `webdataset` and
+`datasets` in an environment of their own, and with Megatron-LM's documented layout in 15 lines that share no code with
+the writer. By format: documents, tokens, whether all are equal, and the seconds of the export. Writes `exports.json`.
+
+`gguf`: MODEL is a folder that `python -m tasks export .. gguf` has made. llama.cpp (`xllamacpp`, whose wheel has it
+built) and `transformers` continue each prompt greedily, in fp32. llama.cpp adds in another order, so where the two
+likeliest tokens are closer than rounding the texts part: `same` counts the tokens until there, and `margin` is the
+difference of their logits at that place. Writes `llama_cpp.json`.
 """
 
+import argparse
 import hashlib
 import json
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import keep, peer_python
+from benchmarks.harness import keep, last_line, parser, peer_python
 from tasks.core import ranges
 from tasks.core.artifact import ArtifactId
 from tasks.core.commit import commit
@@ -66,35 +74,52 @@ for path in glob.glob(sys.argv[1] + "/*.idx"):
         found[doc_id] = np.frombuffer(tokens, kind, n, at).tolist()
 """,
 }
+LLAMA_CPP = ("xllamacpp==2026.10.11549",)
+PROMPTS = (
+    "The river runs",
+    "import os\n\n\ndef main():\n    ",
+    "café 東京 – don't 123",
+    "Returns the name of",
+    "  1. \t Naïve 🏳️‍🌈",
+)
+_PROGRAM = """
+import json, sys
+import xllamacpp
+given = json.load(open(sys.argv[1]))
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.warmup, params.cpuparams.n_threads = given["model"], given["context"], False, 2
+params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+server = xllamacpp.Server(params)
+greedy = {"temperature": 0, "samplers": ["top_k"], "top_k": 1, "max_tokens": given["tokens"], "repeat_penalty": 1.0}
+json.dump([server.handle_completions({"prompt": one, **greedy}) for one in given["prompts"]], open(sys.argv[2], "w"))
+"""
 
 
-def main() -> None:
-    """Exports in every format, reads each back, writes results/exports.json and prints it."""
+def tokens(_: argparse.Namespace) -> None:
+    """Exports in every format and reads each back."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(f"{folder}/store")
-        expected = make(store)
-        python = peer_python(Path(folder) / "readers", READERS)
+        expected = make_tokens(store)
+        python = peer_python("exports", READERS)
         result = {}
         for kind in FORMATS:
             began = time.perf_counter()
             out = export(store, "made", "dev", kind, f"{folder}/{kind}")
             seconds = time.perf_counter() - began
-            code = _HEAD + READ[kind] + _TAIL
-            read = subprocess.run([python, "-c", code, str(out)], capture_output=True, text=True, check=True)
-            documents, tokens, digest = json.loads(read.stdout.splitlines()[-1])
+            documents, count, digest = json.loads(last_line(python, _HEAD + READ[kind] + _TAIL, str(out)))
             result[kind] = {
                 "documents": documents,
-                "tokens": tokens,
+                "tokens": count,
                 "equal": digest == expected,
                 "export_seconds": round(seconds, 2),
             }
-            print(kind, result[kind], flush=True)
         keep("exports", {"readers": READERS, "formats": result})
 
 
-def make(store: Store) -> str:
+def make_tokens(store: Store) -> str:
     """Writes shards and tokenizer of random documents; returns the sha256 of all (id, tokens), sorted by id."""
-    draw, expected = np.random.default_rng(7), {}
+    draw = np.random.default_rng(7)
+    expected: dict[str, list[int]] = {}
     shards = Output(store, ArtifactId("made/shards", "dev"), "made")
     for number, part_name in enumerate(part_names(PARTS)):
         urls = [f"https://example.org/{number}/{index}" for index in range(DOCUMENTS)]
@@ -122,6 +147,64 @@ def make(store: Store) -> str:
     for key in sorted(expected):
         digest.update(f"{key} {','.join(map(str, expected[key]))}\n".encode())
     return digest.hexdigest()
+
+
+def gguf(given: argparse.Namespace) -> None:
+    """Continues the prompts by llama.cpp and by `transformers`."""
+    python = peer_python("llama_cpp", LLAMA_CPP)
+    answers = _llama_cpp(python, given.model.absolute(), given.tokens)
+    rows = [_beside(given.model, *one, given.tokens) for one in zip(PROMPTS, answers, strict=True)]
+    keep("llama_cpp", {"peers": LLAMA_CPP, "tokens": given.tokens, "prompts": rows})
+
+
+def _llama_cpp(python: str, model: Path, tokens: int) -> list[dict[str, Any]]:
+    """Returns llama.cpp's answers to the prompts."""
+    context = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    with tempfile.TemporaryDirectory() as name:
+        given, answers = Path(name) / "given.json", Path(name) / "answers.json"
+        settings = {"model": str(model / "model.gguf"), "context": max(512, context), "tokens": tokens}
+        given.write_text(json.dumps({**settings, "prompts": PROMPTS}))
+        subprocess.run([python, "-c", _PROGRAM, str(given), str(answers)], check=True, capture_output=True)
+        found: list[dict[str, Any]] = json.loads(answers.read_text())
+    return found
+
+
+def _beside(model: Path, prompt: str, answer: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Returns how far the greedy text of `transformers` and that of llama.cpp are the same."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    begun = tokenizer(prompt, return_tensors="pt").input_ids
+    whole = loaded.generate(begun, max_new_tokens=tokens, do_sample=False)
+    written = whole[0, begun.shape[1] :].tolist()
+    text = answer["choices"][0]["text"]
+    # A token may be a part of a letter, which neither side shows: the text up to whole letters counts.
+    same = sum(text.startswith(str(tokenizer.decode(written[: at + 1])).rstrip("\ufffd")) for at in range(len(written)))
+    with torch.no_grad():
+        best = loaded(whole).logits[0, begun.shape[1] - 1 : -1].topk(2).values
+    margins = (best[:, 0] - best[:, 1]).tolist()
+    return {
+        "prompt": prompt,
+        "prompt_tokens": [begun.shape[1], answer["usage"]["prompt_tokens"]],
+        "written": len(written),
+        "same": same,
+        "margin": round(min(margins[max(0, same - 2) : same + 1]), 6) if same < len(written) else None,
+    }
+
+
+def main() -> None:
+    options = parser(__doc__)
+    commands = options.add_subparsers(required=True)
+    one = commands.add_parser("tokens", help="token exports in other readers")
+    one.set_defaults(run=tokens)
+    one = commands.add_parser("gguf", help="a model in llama.cpp")
+    one.add_argument("model", type=Path, help="folder of an export")
+    one.add_argument("--tokens", type=int, default=220, help="tokens of each text")
+    one.set_defaults(run=gguf)
+    given = options.parse_args()
+    given.run(given)
 
 
 if __name__ == "__main__":
