@@ -281,7 +281,7 @@ class Scorer:
 def row_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Yields batches of row numbers, long rows first, each of at most `tokens` tokens with padding, or of one row.
 
-    >>> list(batches([3, 9, 4], 8))
+    >>> list(row_batches([3, 9, 4], 8))
     [[1], [2, 0]]
     """
     batch: list[int] = []
