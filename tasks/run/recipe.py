@@ -42,7 +42,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Recipe(_Sections):
-    """One run of Sluice: a section for the settings of each stage (`tasks.run.catalogue.SECTIONS`), and these."""
+    """One run of Sluice: the settings of its stages by section (`SECTIONS`), and those that concern all of them."""
 
     name: str
     """Lower-case word; prefix of its DAGs and artifacts."""

@@ -1,4 +1,4 @@
-"""Stage extract: captures of WARC files and local files -> documents; what is none leaves with a reason."""
+"""Stage extract: captures of WARC files and local files -> documents, or the reasons why not."""
 
 from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
 from tasks.stages.extract.config import ExtractConfig
