@@ -20,6 +20,8 @@ size or the threshold does not suit it. It should be inspected before training.
 """
 
 import io
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,8 +42,6 @@ from tasks.stages.dedup.workspace import Workspace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-import logging
-from collections import Counter
 
 log = logging.getLogger("sluice.dedup")
 
