@@ -3,7 +3,7 @@
 Reads the model that `python -m tasks.filters.pretrained` fetched, or the file of the setting `model` (GlotLID, OpenLID
 and the like). Source: Joulin et al., "Bag of Tricks for Efficient Text Classification", arXiv 1607.01759; model
 lid.176.ftz. Only the first 2,000 characters are classified: 4 times faster than the whole text, with the same label on
-98.5 % of pages. Accuracy of lid.176 by language: `python -m benchmarks.languages`.
+98.5 % of pages. Accuracy of lid.176 by language: `python -m benchmarks.classifiers languages`.
 
 A language has its ISO 639-1 code ("en") where there is one, else its ISO 639-3 code ("ceb"), as the labels of lid.176
 are. NLLB, OpenLID and GlotLID label by ISO 639-3 and ISO 15924 ("eng_Latn"), and split what ISO 639-1 has as one

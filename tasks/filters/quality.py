@@ -3,7 +3,7 @@
 The annotator writes one score per document, the filter puts a limit on it. The weights here were fitted to the 196
 majority votes over web pages that DCLM published (Li et al., arXiv 2406.11794, appendix on human judgements; data of
 mlfoundations/dclm, MIT): cross-validated AUC 0.91, where the length of a page alone has 0.80 and a fastText gate of
-reference text against crawl less than that (`python -m benchmarks.classifiers`, which refits and compares them). As
+reference text against crawl less than that (`python -m benchmarks.classifiers scores` refits and compares them). As
 the features were chosen on these votes, that is optimistic: on votes of the study that were not used it is 0.87.
 Other labels give other weights: the stage `train_classifiers`, method `signals`, makes a model that `model` names here.
 

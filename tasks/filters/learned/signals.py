@@ -1,7 +1,7 @@
 """Twelve surface features of a text, and a logistic regression over them.
 
 With only a few hundred labelled texts a dozen features generalise better than the hundred thousand weights of a bag of
-words: see `python -m benchmarks.classifiers`.
+words: see `python -m benchmarks.classifiers scores`.
 
 Sources: stop words, line ends and repeated lines as signs of prose, Rae et al., arXiv 2112.11446, appendix A.1, and
 Raffel et al., arXiv 1910.10683, section 2.2; such numbers as columns, RedPajama-V2, Weber et al., arXiv 2411.12372.

@@ -1,4 +1,4 @@
-"""Floors under the figures that `python -m benchmarks.classifiers` prints, on real labels, with a margin."""
+"""Floors under the figures that `python -m benchmarks.classifiers scores` prints, on real labels, with a margin."""
 
 import json
 from collections.abc import Callable

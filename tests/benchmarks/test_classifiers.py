@@ -1,6 +1,6 @@
-"""The table of `benchmarks.languages` is that of its labels."""
+"""The table of `benchmarks.classifiers` is that of its labels."""
 
-from benchmarks.languages import by_language
+from benchmarks.classifiers import by_language
 
 
 def test_recall_and_precision_are_those_of_each_language():
