@@ -5,14 +5,12 @@
 Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a version of its own, so
 nothing is skipped. The shell runs what Airflow runs: the same commands, members of a mapped stage two at a time,
 part-wise stages on the same Dask cluster, every stage in a process of its own. Airflow's time is from the trigger to
-the end of the last DAG. Writes `benchmarks/results/airflow_overhead.json`: seconds of both, their ratio, seconds by DAG
-and by stage, and the peak memory of the whole stack.
+the end of the last DAG. Writes `airflow_overhead.json`: seconds of both, their ratio, seconds by DAG and by stage, and
+the peak memory of the whole stack.
 """
 
-import argparse
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -20,47 +18,38 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.harness import ROOT, keep, parser
 from tasks.demo import stack
-from tasks.demo.drive import Airflow, Chain
+from tasks.demo.drive import CHAIN, Airflow, Chain
 from tasks.demo.home import Home
 from tasks.demo.stack import marked
 from tasks.run.catalogue import STAGES
+from tasks.run.recipe import find_recipe
 
-ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "airflow_overhead.json"
 ON_DASK = {"extract", "annotate", "dedup", "consolidate", "encode"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], help="override a number of the recipe, for both")
-    options = parser.parse_args()
-    overrides = {name: int(value) for name, _, value in (text.partition("=") for text in options.set)}
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--set", action="append", default=[], help="override a number of the recipe, for both")
+    given = options.parse_args()
+    overrides = {name: int(value) for name, _, value in (text.partition("=") for text in given.set)}
     here = Home.here()
     home = Home(Path(tempfile.mkdtemp(prefix="sluice-overhead-")), here.ports)
     os.environ.setdefault("SLUICE_MODELS", str(here.root / "models"))
     try:
         stack.up(home)
-        results = [one_round(home, number, overrides) for number in range(options.rounds)]
+        results = [one_round(home, number, overrides) for number in range(given.rounds)]
     finally:
         stack.down(home)
     best = min(results, key=lambda row: row["ratio"])
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
-        "ratio": best["ratio"],
-        "overrides": overrides,
-        "rounds": results,
-    }
-    RESULT.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report, indent=1))
+    keep("airflow_overhead", {"ratio": best["ratio"], "overrides": overrides, "rounds": results})
 
 
 def one_round(home: Home, number: int, overrides: dict[str, int]) -> dict[str, Any]:
@@ -96,7 +85,8 @@ def through_shell(home: Home, version: str, overrides: dict[str, int]) -> tuple[
     settings = [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
     members: tuple[str, ...] = ()
     seconds = {}
-    for stage in STAGES.values():
+    stages = [STAGES[name] for dag in CHAIN for name in find_recipe("demo").stages(dag)]
+    for stage in stages:
         began = time.monotonic()
         with ThreadPoolExecutor(2) as two:
             jobs = [

@@ -4,24 +4,23 @@
 
 Makes crawl DBs of 2.5, 5 and 10 million URLs, a hundred on each host, and a cycle that fetched one in twenty of them
 and found 70 links on every page: half to the pages of its site, half to three new ones. Runs the two stages on them in
-fresh processes. Reports CPU-seconds and peak memory of each.
-Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in the size.
+fresh processes: CPU-seconds and peak memory of each. Bars: below 20 CPU-seconds and 2 GB at 10 million, cost linear in
+the size. Writes `crawldb.json`.
 """
 
-import argparse
 import importlib
 import json
 import resource
-import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.harness import keep
+from benchmarks.harness import keep, last_line, parser
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
@@ -58,7 +57,7 @@ def sql(text: str, n: str) -> str:
 
 
 def urls(size: int) -> str:
-    """Rows of the DB: a third never fetched, due dates spread over two months around now."""
+    """Returns the query of rows of the DB: a third never fetched, due dates spread over two months around now."""
     n = "i"
     return f"""
     SELECT {sql(KEY, n)} AS key, {sql(URL, n)} AS url,
@@ -92,7 +91,7 @@ def log(fetched: int) -> str:
 
 
 def links(first: int, last: int, size: int) -> str:
-    """Links of some pages, each target once: 35 to their site's pages, 35 to three new ones, as menus and news do."""
+    """Returns the query of links of some pages: 35 to their site's pages, 35 to three new ones, like menus and news."""
     source = "(i * 20)"
     target = f"CASE WHEN j < 35 THEN ({source} // 100) * 100 + (j * 3) ELSE {size} + i * 3 + j % 3 END"
     return f"""
@@ -105,7 +104,7 @@ def links(first: int, last: int, size: int) -> str:
     ) ORDER BY key"""
 
 
-def made(store: Store, name: str, member: str, files: dict[str, str | bytes | pa.Table]) -> None:
+def made(store: Store, name: str, member: str, files: Mapping[str, str | bytes | pa.Table]) -> None:
     """Commits an artifact whose files are given as queries, bytes or tables."""
     output = Output(store, ArtifactId(f"big/{name}" + (f"/{member}" if member else ""), "1"), name, member=member)
     with duckdb.connect() as connection, output.part("all", conserved=False) as part:
@@ -158,7 +157,7 @@ def build(store: Store, size: int) -> None:
 
 
 def filter_of(size: int) -> bytes:
-    """The filter of all keys of the DB, half full."""
+    """Returns the filter of all keys of the DB, half full."""
     known = Known(2 * size)
     with duckdb.connect() as connection:
         for start in range(0, size, 1 << 20):
@@ -168,7 +167,7 @@ def filter_of(size: int) -> bytes:
 
 
 def measure(root: str, stage: str) -> None:
-    """Runs one stage and prints what it cost; in a process of its own."""
+    """Runs one stage in this process and prints its cost."""
     store = Store(root)
     inputs: dict[str, Artifact | list[Artifact]] = {
         name: Artifact.open_at(store, ArtifactId(f"big/{name}", "1")) for name in ("seeds", "ranks")
@@ -193,13 +192,9 @@ def measure(root: str, stage: str) -> None:
 
 def main() -> None:
     """Builds what is not there, runs the stages, writes the result."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser(__doc__)
     options.add_argument("--folder", required=True, help="some 10 GB are needed")
-    options.add_argument("--measure", choices=("generate", "update"), help=argparse.SUPPRESS)
     chosen = options.parse_args()
-    if chosen.measure:
-        measure(chosen.folder, chosen.measure)
-        return
     results = []
     for size in SIZES:
         root = f"{chosen.folder}/{size}"
@@ -209,16 +204,11 @@ def main() -> None:
         line: dict[str, object] = {"urls": size, "fetched": size // 20, "links": size // 20 * LINKS_PER_PAGE}
         for stage, kind in (("generate", "fetchlist"), ("update", "crawldb")):
             store.remove(f"big/{kind}/p0/2")
-            command = [sys.executable, "-m", "benchmarks.crawldb", "--folder", root, "--measure", stage]
-            line[stage] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            program = "import sys; from benchmarks.crawldb import measure; measure(*sys.argv[1:])"
+            line[stage] = json.loads(last_line(sys.executable, program, root, stage))
         print(json.dumps(line), flush=True)
         results.append(line)
-    figures = {
-        "duckdb": duckdb.__version__,
-        "bars": "each stage below 20 CPU-seconds and 2 GB at 10 million URLs; linear in the size",
-        "sizes": results,
-    }
-    keep("crawldb", figures)
+    keep("crawldb", {"duckdb": duckdb.__version__, "sizes": results})
 
 
 if __name__ == "__main__":

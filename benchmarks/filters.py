@@ -47,6 +47,7 @@ from tasks.formats.documents.text import clean
 from tasks.formats.pdf.document import read_pdf
 from tasks.run.recipe import find_recipe
 from tasks.stages.annotate import AnnotateConfig
+from tasks.stages.consolidate.config import ConsolidateConfig
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 PROSE = ("books", "masc", "reviews", "speech", "web", "wiki")
@@ -258,8 +259,8 @@ def by_words(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 def of_kind(texts: Sequence[str], scope: str) -> dict[str, Any]:
     """Returns how many texts the recipe's filters drop with the general limits and with those of `scope` over them."""
-    config = find_recipe("web").consolidate
-    defaults = type(config)(filters=config.filters).limits
+    config = find_recipe("web").of(ConsolidateConfig)
+    defaults = ConsolidateConfig(filters=config.filters).limits
     own = {name: {**defaults[name], **config.limits[scope].get(name, {})} for name in config.filters}
     line: dict[str, Any] = {"texts": len(texts)}
     for which, limits in (("general", defaults), ("own", own)):

@@ -9,16 +9,15 @@ and by lm-eval's own class `hf` on the same folder. The last shares no code with
 forward pass and scores are its own. Compared are every metric with its standard error, and every item's log-likelihoods
 and text.
 
-Writes `benchmarks/results/lm_eval.json`.
+Writes `lm_eval.json`.
 """
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import keep
+from benchmarks.harness import keep, parser
 from tasks.core import parquet
 from tasks.core.artifact import ArtifactId
 from tasks.core.stage import Output
@@ -56,7 +55,7 @@ def lm_eval_config(task: TaskConfig, rows: list[dict[str, Any]]) -> dict[str, An
     """Returns the same task in lm-eval's terms."""
     from datasets import Dataset, DatasetDict
 
-    common = {
+    common: dict[str, Any] = {
         "task": task.name, "test_split": "test",
         "custom_dataset": lambda **_: DatasetDict(test=Dataset.from_list(rows)),
         "doc_to_text": task.prompt, "doc_to_target": f"{{{{{task.answer}}}}}", "target_delimiter": task.delimiter,
@@ -64,7 +63,7 @@ def lm_eval_config(task: TaskConfig, rows: list[dict[str, Any]]) -> dict[str, An
         "fewshot_config": {"sampler": "first_n"},
     }  # fmt: skip
     if task.kind == "multiple_choice":
-        metrics = ("acc", "acc_norm", "acc_bytes")
+        metrics: tuple[str, ...] = ("acc", "acc_norm", "acc_bytes")
         own: dict[str, Any] = {"output_type": "multiple_choice", "doc_to_choice": f"{{{{{task.choices}}}}}"}
     elif task.kind == "cloze":
         # lm-eval has its delimiter before the answers of examples, and none before the answer that is scored.
@@ -152,12 +151,12 @@ def _compared(mine: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("evals", type=Path)
-    parser.add_argument("--items", type=int, default=200)
-    parser.add_argument("--shots", type=int, default=2)
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("model", type=Path)
+    options.add_argument("evals", type=Path)
+    options.add_argument("--items", type=int, default=200)
+    options.add_argument("--shots", type=int, default=2)
+    given = options.parse_args()
     from lm_eval.models.huggingface import HFLM
 
     tasks = tasks_of(given.evals.absolute(), given.items, given.shots)

@@ -15,26 +15,23 @@ Fit: held-out perplexity for orders 3 to 5. Separation: the area under the ROC c
 another one's words in disorder, letters in disorder, or the same letters turned by 13 places; and in how many texts the
 disordered words score higher than the text itself. With --quality, how well perplexity agrees with people.
 
-Writes `benchmarks/results/perplexity.json`.
+Writes `perplexity.json`.
 """
 
-import argparse
 import codecs
 import json
-import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from benchmarks.harness import keep, peer_python
+from benchmarks.harness import in_turn, json_lines, keep, last_line, parser, peer_python, texts_of
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
@@ -43,8 +40,7 @@ from tasks.filters.ngram.files import load_artifact
 from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity.stage import run
 
-ROOT = Path(__file__).parents[1]
-PEERS = ["kenlm==0.3.0"]
+PEERS = ("kenlm==0.3.0",)
 TRAINED_ON = ("wiki", "web", "masc", "academic", "speech")
 SCORED = ("reviews", "techdocs", "forum")
 
@@ -95,35 +91,26 @@ print(loaded - begin, time.process_time() - started, peak())
 
 def contend(python: str, program: str, *arguments: str) -> tuple[float, ...]:
     """Runs one contender on one thread; returns CPU seconds to load and to score, and the peak memory in MB."""
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [python, "-c", PEAK + program, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **one_thread},
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    return tuple(map(float, done.stdout.split()[-3:]))
+    return tuple(map(float, last_line(python, PEAK + program, *arguments).split()))
 
 
 def speed(made: Artifact, texts: list[str], rounds: int) -> dict[str, Any]:
     folder = str(Path(made.local("und/model.json")).parent)
     arpa = made.local("und/model.arpa.gz")
-    peers = peer_python(ROOT / ".sluice" / "benchmarks" / "perplexity", PEERS)
+    peers = peer_python("perplexity", PEERS)
     contenders = {
         "sluice": (sys.executable, SLUICE, folder),
         "kenlm": (peers, KENLM, arpa, "raw"),
         "kenlm_lines_split_before": (peers, KENLM, arpa, "split"),
     }
-    taken: dict[str, list[tuple[float, ...]]] = {name: [] for name in contenders}
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.writelines(json.dumps(text) + "\n" for text in texts)
         file.flush()
-        for _ in range(rounds):
-            for name, (python, program, *rest) in contenders.items():
-                taken[name].append(contend(python, program, file.name, *rest))
+        runs = {
+            name: partial(contend, python, program, file.name, *rest)
+            for name, (python, program, *rest) in contenders.items()
+        }
+        taken = in_turn(runs, rounds)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     best = {name: [round(min(column), 3) for column in zip(*rows, strict=True)] for name, rows in taken.items()}
     rates = {name: round(megabytes / seconds, 2) for name, (_, seconds, _) in best.items()}
@@ -134,11 +121,6 @@ def speed(made: Artifact, texts: list[str], rounds: int) -> dict[str, Any]:
         "load_cpu_seconds": {name: load for name, (load, _, _) in best.items()},
         "peak_memory_mb": {name: round(memory) for name, (_, _, memory) in best.items()},
     }
-
-
-def texts_of(path: Path) -> list[str]:
-    with pa.input_stream(path, compression="detect") as file:
-        return [json.loads(line)["text"] for line in file.read().decode().splitlines()]
 
 
 def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Artifact, float]:
@@ -175,8 +157,7 @@ def separation(made: Artifact, prose: list[str]) -> dict[str, float]:
 
 def judged(made: Artifact, path: Path) -> dict[str, float]:
     """Returns how well a low perplexity tells the texts that people call good (`label` 1), beside sheer length."""
-    with pa.input_stream(path, compression="detect") as file:
-        rows = [json.loads(line) for line in file.read().decode().splitlines()]
+    rows = list(json_lines(path))
     scores = load_artifact(made)["und"].scorer.score([row["text"] for row in rows])
     good = np.array([int(row["label"]) == 1 for row in rows])
     values = {"auc_low_perplexity": -scores.perplexity, "auc_length": scores.words}
@@ -216,16 +197,12 @@ def measure(data: Path, quality: Path | None, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, type=Path, help="folder of <domain>.jsonl.zst")
-    parser.add_argument("--quality", type=Path, help="JSONL of texts with a label: 1 good, 0 not")
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    result = {
-        "peers": PEERS,
-        **measure(given.data, given.quality, given.rounds),
-    }
-    keep("perplexity", result)
+    options = parser(__doc__)
+    options.add_argument("--data", required=True, type=Path, help="folder of <domain>.jsonl.zst")
+    options.add_argument("--quality", type=Path, help="JSONL of texts with a label: 1 good, 0 not")
+    options.add_argument("--rounds", type=int, default=5)
+    given = options.parse_args()
+    keep("perplexity", {"peers": PEERS, **measure(given.data, given.quality, given.rounds)})
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ ADDRESSES = {
 }
 
 # By language: what stands around a value. "{}" is the value.
-AROUND = {
+AROUND: dict[str, Any] = {
     "email": (
         "Write to {} for details.",
         "Contact: {}",

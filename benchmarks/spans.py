@@ -129,7 +129,7 @@ def make_shards(store: Store, tokens: int) -> Artifact:
         file.write(tokenizer.to_str().encode())
     commit(output, "made", 1, Config(), [], Report())
     flat = np.concatenate([np.array(one.ids, np.uint16) for one in tokenizer.encode_batch_fast(texts)])
-    words = [tokenizer.id_to_token(token) for token in range(tokenizer.get_vocab_size())]
+    words = [tokenizer.id_to_token(token) or "" for token in range(tokenizer.get_vocab_size())]
     begins = np.array([word[:1] == "Ġ" and word[1:2].isalpha() for word in words])
     cuts = np.flatnonzero(begins[flat])  # a passage from here on has the same tokens after any other
     fmt = TokenFormat(tokenizer.get_vocab_size(), 0, "made")  # the first entry is end-of-text

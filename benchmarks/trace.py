@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -167,7 +168,7 @@ def document_sizes(part: int) -> np.ndarray:
     return np.random.default_rng(part).integers(50, 400, PART * 7 // 10)
 
 
-def table(rows: list[tuple[str, str]], schema: pa.Schema, constant: dict[str, object]) -> pa.Table:
+def table(rows: list[tuple[str, str]], schema: pa.Schema, constant: Mapping[str, object]) -> pa.Table:
     """Returns (id, url) rows with the same values in all other columns."""
     columns = {"id": pa.array([doc_id for doc_id, _ in rows]), "url": pa.array([url for _, url in rows])}
     for field in schema:
