@@ -1,27 +1,35 @@
-"""The crawler: pages per CPU-second beside Scrapy and bare aiohttp on the same web, in turn; and good hosts beside bad.
+"""The crawler: pages per CPU-second beside Scrapy and aiohttp, good hosts beside bad ones, the cost of a capture.
 
-    python -m benchmarks.crawl [--rounds 3] [--hosts 100] [--pages 50]
+    python -m benchmarks.crawl fetch [--rounds 3] [--hosts 100] [--pages 50]
+    python -m benchmarks.crawl warc [--rounds 5]
 
-Makes a web of virtual hosts on loopback (`crawl_web`: nginx, gzip on the wire) and crawls it from the hosts' front
-pages: with the stage fetch as the shell runs it (robots.txt, links, traps, opt-outs, WARC with index and logs); with
-Scrapy (robots.txt, links, duplicate filter; nothing stored); and, for what Python can do at best, with aiohttp alone,
-which gets the list of URLs. nginx' log must show that each of them requested every page once, and no other. Beside the
-pages Sluice requests robots.txt and tdmrep.json (404 here) of every host, Scrapy robots.txt alone.
+`fetch`: makes a web of virtual hosts on loopback (`crawl_web`: nginx, gzip on the wire) and crawls it from the hosts'
+front pages: with the stage fetch as the shell runs it (robots.txt, links, traps, opt-outs, WARC with index and logs);
+with Scrapy (robots.txt, links, duplicate filter; nothing stored); and, for what Python can do at best, with aiohttp
+alone, which gets the list of URLs. nginx' log must show that each of them requested every page once, and no other.
+Beside the pages Sluice requests robots.txt and tdmrep.json (404 here) of every host, Scrapy robots.txt alone.
 
 The figure is pages over CPU seconds, user and system, of the whole process and its children. The start (imports,
 settings, helper processes) is measured for every crawler in every round by the same command on one page, the largest,
 and subtracted; the figures with it are in the result as well. Ratios are taken within a round, the result is their
 median.
 
-`independence`: how much other hosts hold good ones up. A server on loopback answers for all hosts, told apart by name:
-good ones at once, slow ones after four seconds, silent ones never. The stage fetch crawls the good hosts alone, then
-beside each kind of others; the server's clock gives the seconds from the first request to a good host to the last. Each
-crawl is stopped when the good hosts are through.
+`independence`, a part of `fetch`: how much other hosts hold good ones up. A server on loopback answers for all hosts,
+told apart by name: good ones at once, slow ones after four seconds, silent ones never. The stage fetch crawls the good
+hosts alone, then beside each kind of others; the server's clock gives the seconds from the first request to a good host
+to the last. Each crawl is stopped when the good hosts are through.
 
-Needs nginx (`apt-get install nginx-light`) and, once, PyPI. Writes `crawl.json`. Five minutes on two cores.
+Needs nginx (`apt-get install nginx-light`) and, once, PyPI. Five minutes on two cores. Writes `crawl.json`.
+
+`warc`: CPU microseconds and bytes of response, request and metadata of a capture, as gzip and as zstd. Pages of the
+same made-up web, once as the server compressed them and once plain. Both compressions in turn within a round; the ratio
+is taken within a round, the result is the median. Half a minute. Writes `warc_writer.json`.
 """
 
+import argparse
 import asyncio
+import gzip
+import io
 import json
 import shutil
 import subprocess
@@ -30,15 +38,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import groupby, zip_longest
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.crawl_web import Corpus, MissingServerError, Nginx, Shape, folder_of, make, serve
-from benchmarks.harness import ROOT, STATE, Cost, cost, keep, parser, peer_python
+from benchmarks.harness import ROOT, STATE, Cost, cost, in_turn, keep, parser, peer_python
 from tasks.formats.web.url import authority
+from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 
 HERE = STATE / "crawl"
 PROGRAMS = str(Path(__file__).with_name("peers.py"))
@@ -55,6 +67,16 @@ _GOOD = [f"good{number}" for number in range(GOOD)]
 _LIMIT_S = 300.0
 _NO_PAGES = ("/robots.txt ", "/.well-known/tdmrep.json ")
 _OURS = ("aiohttp", "uvloop", "selectolax", "ada-url", "fastwarc", "pyarrow")
+SMALL = Shape(hosts=10, pages_per_host=50)
+_WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+_HEADERS = (
+    ("Server", "nginx/1.22.1"),
+    ("Date", "Thu, 01 Jan 2026 00:00:00 GMT"),
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("Last-Modified", "Tue, 14 Nov 2023 22:13:20 GMT"),
+    ("ETag", '"6553f100-176f"'),
+)
+_NOTES = {"fetchTimeMs": "12", "hopsFromSeed": "3", "via": "http://site001.localhost:8080/guide/"}
 
 
 Crawler = Callable[[list[str], list[str]], Cost]
@@ -266,12 +288,8 @@ def _seconds(server: UnequalHosts, others: list[str]) -> float:
     return server.times[-1] - server.times[0]
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--hosts", type=int, default=100)
-    options.add_argument("--pages", type=int, default=50, help="per host")
-    given = options.parse_args()
+def fetch(given: argparse.Namespace) -> None:
+    """Crawls the web by all crawlers, then good hosts beside others."""
     begin = time.monotonic()
     shape = Shape(given.hosts, given.pages)
     web = folder_of(shape)
@@ -293,6 +311,66 @@ def main() -> None:
         "wall_seconds": round(time.monotonic() - begin, 1),
     }
     keep("crawl", result)
+
+
+def answers() -> dict[str, list[tuple[str, Answer]]]:
+    """Returns the pages with their URLs, by how their bodies came."""
+    folder = folder_of(SMALL)
+    made = make(folder, SMALL)
+    found: dict[str, list[tuple[str, Answer]]] = {"came as gzip": [], "came plain": []}
+    for page in made.pages:
+        host, _, path = page.partition("/")
+        body = (
+            folder / host / f"{path}index.html.gz" if page.endswith("/") else folder / host / f"{path}.gz"
+        ).read_bytes()
+        request = f"GET /{path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: sluice/0.1\r\nAccept: */*\r\n\r\n".encode()
+        for kind, headers, data in (
+            ("came as gzip", (*_HEADERS, ("Content-Encoding", "gzip")), body),
+            ("came plain", _HEADERS, gzip.decompress(body)),
+        ):
+            found[kind].append((f"http://{page}", Answer(200, "OK", headers, data, "", "127.0.0.1", request, 0.012)))
+    return found
+
+
+def capture_cost(pages: list[tuple[str, Answer]], compression: Compression) -> tuple[float, float]:
+    """Writes captures of all pages to memory; returns CPU microseconds and bytes for each."""
+    writer = WarcWriter(io.BytesIO(), f"warc/x{suffix(compression)}", "sluice", "sluice", compression)
+    begin = time.process_time()
+    for url, answer in pages:
+        writer.capture(url, _WHEN, answer, _NOTES)
+    return (time.process_time() - begin) / len(pages) * 1e6, writer.bytes / len(pages)
+
+
+def compressions(pages: list[tuple[str, Answer]], rounds: int) -> dict[str, Any]:
+    """Returns the medians of both compressions, and of their ratio."""
+    each = in_turn({one: partial(capture_cost, pages, one) for one in get_args(Compression)}, rounds)
+    pairs = zip(each["zstd"], each["gzip"], strict=True)
+    return {
+        "microseconds": {name: round(median(taken for taken, _ in costs), 1) for name, costs in each.items()},
+        "bytes": {name: round(costs[0][1]) for name, costs in each.items()},
+        "zstd/gzip": round(median(zstd[0] / gzip[0] for zstd, gzip in pairs), 2),
+    }
+
+
+def warc(given: argparse.Namespace) -> None:
+    """Writes captures in both compressions."""
+    result = {kind: compressions(pages, given.rounds) for kind, pages in answers().items()}
+    keep("warc_writer", {"versions": {name: version(name) for name in ("pyarrow", "isal")}, **result})
+
+
+def main() -> None:
+    options = parser(__doc__)
+    commands = options.add_subparsers(required=True)
+    one = commands.add_parser("fetch", help="pages per CPU-second beside peers")
+    one.add_argument("--rounds", type=int, default=3)
+    one.add_argument("--hosts", type=int, default=100)
+    one.add_argument("--pages", type=int, default=50, help="per host")
+    one.set_defaults(run=fetch)
+    one = commands.add_parser("warc", help="cost of a capture, gzip and zstd")
+    one.add_argument("--rounds", type=int, default=5)
+    one.set_defaults(run=warc)
+    given = options.parse_args()
+    given.run(given)
 
 
 if __name__ == "__main__":
