@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http import address, dns
+from tasks.stages.crawl.http import dns
 from tasks.stages.crawl.http.address import RefusedAddressError
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.dns import CachingResolver, GuardedResolver, NoAddressError
@@ -297,7 +297,7 @@ def test_of_500_addresses_a_few_are_used():
 
     many = addresses("many.example", *(f"1.1.{n // 250}.{n % 250 + 1}" for n in range(500)))
     with NameServer({"many.example": many}) as server:
-        assert with_resolver(work, server.address) == (address.MAX_ADDRESSES, 500)
+        assert with_resolver(work, server.address) == (dns.MAX_ADDRESSES, 500)
 
 
 def test_a_loop_of_aliases_ends():
