@@ -1,0 +1,379 @@
+"""All benchmarks: purpose, command, and the main figure of the last result of each.
+
+    python -m benchmarks [--readme]
+
+Reads `benchmarks/results/*.json`. `--readme` writes `benchmarks/README.md`, the same as a table.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import KEPT, parser
+
+README = Path(__file__).with_name("README.md")
+INTRODUCTION = """\
+# Benchmarks
+
+What backs the figures of README, docs and docs/log.md. This table is written by `python -m benchmarks --readme` from
+`results/*.json`: run it after a benchmark.
+
+- `python -m benchmarks.NAME --help` says what is measured and how, and what it needs. Corpora are folders of your own;
+  peers are installed from PyPI into environments below `.sluice/benchmarks`, once.
+- Contenders run in turn, round by round, on the same input, so that a busy machine hits all alike. Ratios are worth
+  more than absolute figures, which are of shared two-core machines.
+- A run replaces its file in `results/`; with `SLUICE_RESULTS=/some/folder` it writes there instead.
+- A benchmark that no document quotes is deleted.
+
+"""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark as the table shows it.
+
+    Attributes:
+        name: of its result, `results/<name>.json`.
+        command: what follows `python -m benchmarks.`.
+        purpose: one line.
+        figure: returns the main figure of a result; None where the benchmark only prints.
+    """
+
+    name: str
+    command: str
+    purpose: str
+    figure: Callable[[dict[str, Any]], str] | None
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The last result; None where there is none."""
+        path = KEPT / f"{self.name}.json"
+        return json.loads(path.read_text()) if self.figure and path.exists() else None
+
+
+def _f1(row: dict[str, Any]) -> str:
+    return f"{row['segments']['f1']:.3f}"
+
+
+def _limits(result: dict[str, Any]) -> str:
+    papers = result["kinds"]["pdf, papers of packages"]
+    general, own = (papers[which]["dropped"] for which in ("general", "own"))
+    return f"{general} of {papers['texts']} papers dropped by general limits, {own} by those of PDF"
+
+
+def _lm_eval(result: dict[str, Any]) -> str:
+    tasks = result["lm_eval_hf"].values()
+    apart = max(task["largest_difference_of_log_p"] for task in tasks if "largest_difference_of_log_p" in task)
+    texts = next(task for task in tasks if "equal_texts" in task)
+    return f"log-likelihoods within {apart:.0e}, {texts['equal_texts']} of {texts['items']} texts equal"
+
+
+def _explain(result: dict[str, Any]) -> str:
+    size = result["sizes"][len(result["sizes"]) // 2]
+    tokens = f"{size['tokens'] / 1e6:,.0f} M tokens"
+    return f"over {tokens}: {size['warm']['seconds']:.2f} s warm, {size['cold']['seconds']:.1f} s from disk"
+
+
+def _trace(result: dict[str, Any]) -> str:
+    folder, remote = (
+        max(one["seconds"] for one in result[where].values()) for where in ("folder", "s3, 10 ms per request")
+    )
+    return f"{result['captures'] / 1e6:.0f} M captures: at most {folder:.1f} s from a folder, {remote:.1f} s from S3"
+
+
+def _generation(result: dict[str, Any]) -> str:
+    ratios = [run["ratio"] for runs in result["parameters"].values() for run in runs]
+    return f"{min(ratios):.0f} to {max(ratios):.0f} times less CPU"
+
+
+def _train_gpu(result: dict[str, Any]) -> str:
+    best = max((one for one in result["configurations"] if one.get("mfu")), key=lambda one: float(one["mfu"]))
+    return f"{best['size']} in {best['precision']}: {best['tokens_per_s']:,} tokens/s, MFU {best['mfu']:.2f}"
+
+
+BENCHMARKS = (
+    Benchmark(
+        "crawl",
+        "crawl fetch",
+        "The crawler beside Scrapy and bare aiohttp on the same web; good hosts beside slow and silent ones",
+        lambda r: (
+            f"{r['pages_per_cpu_second']['sluice']:.0f} pages per CPU-second, "
+            f"{r['ratio']['sluice/scrapy']['median']:.1f} x Scrapy"
+        ),
+    ),
+    Benchmark(
+        "warc_writer",
+        "crawl warc",
+        "The cost of writing a capture, as gzip and as zstd",
+        lambda r: (
+            f"zstd {r['came as gzip']['zstd/gzip']} of gzip's CPU for bodies that came compressed, "
+            f"{r['came plain']['zstd/gzip']} for plain ones"
+        ),
+    ),
+    Benchmark(
+        "crawldb",
+        "crawldb --folder FOLDER",
+        "CPU and memory of generate and update at three sizes of the crawl DB",
+        lambda r: (
+            f"{r['sizes'][-1]['generate']['cpu_s']:.0f} and {r['sizes'][-1]['update']['cpu_s']:.0f} CPU-seconds "
+            f"at {r['sizes'][-1]['urls'] / 1e6:.0f} M URLs"
+        ),
+    ),
+    Benchmark(
+        "crawl_plan",
+        "crawl_plan --pages 10e9 --days 30",
+        "What a large crawl takes: arithmetic on measured costs, and a model of hosts",
+        None,
+    ),
+    Benchmark(
+        "extraction",
+        "extraction --gold FOLDER --segments FOLDER",
+        "Main text of pages that people have marked, beside resiliparse and trafilatura",
+        lambda r: (
+            f"segments F1 {_f1(r['extractors']['sluice blocks, unseen hosts'])}, "
+            f"trafilatura {_f1(r['extractors']['trafilatura default'])}"
+        ),
+    ),
+    Benchmark(
+        "train_blocks",
+        "train_blocks --gold FOLDER --segments FOLDER [--write]",
+        "Trains the trees of the extractor `blocks`, and scores them on hosts that they have not seen",
+        lambda r: f"segments F1 {_f1(r['unseen hosts, nested'])} on unseen hosts, {r['pages']} pages",
+    ),
+    Benchmark(
+        "refine",
+        "refine [--archived FOLDER ...] [--texts FOLDER] [--careful]",
+        "Extract and filters beside datatrove: speed on the same pages, verdicts on the same texts",
+        lambda r: (
+            f"{r['archived']['ratio']['default']} x datatrove's pages per CPU-second; verdicts equal on "
+            f"{min(r['verdicts']['equal'].values()):.2%} of {r['verdicts']['texts']:,} texts"
+        ),
+    ),
+    Benchmark(
+        "annotators",
+        "filters speed --texts FOLDER",
+        "Each annotator beside the plainest way to do its work, and beside datatrove's filters",
+        lambda r: (
+            f"words split at {r['mb_per_s']['words, met before']:.0f} MB per CPU-second; "
+            f"all rules {r['ratio']['all rules x datatrove']:.0f} x datatrove"
+        ),
+    ),
+    Benchmark(
+        "limits",
+        "filters limits --data FOLDER [--pdf FOLDER]",
+        "What the limits of filters drop of good texts, of PDF and of code",
+        _limits,
+    ),
+    Benchmark(
+        "classifiers",
+        "classifiers scores --data FOLDER",
+        "Scores of quality and toxicity beside labels that people gave",
+        lambda r: (
+            f"AUC {r['quality']['signals_on_votes_cross_validated']['auc']:.2f} for quality, "
+            f"{r['toxicity']['toxic_or_neither']['auc']:.3f} for toxicity"
+        ),
+    ),
+    Benchmark(
+        "languages",
+        "classifiers languages --data FOLDER [--model FILE]",
+        "Accuracy of the language model by language",
+        lambda r: f"{r['accuracy']:.0%} of {r['sentences']:,} sentences in {r['languages']} languages",
+    ),
+    Benchmark(
+        "perplexity",
+        "perplexity --data FOLDER [--quality FILE]",
+        "N-gram perplexity beside KenLM, and how well it tells prose from rubble",
+        lambda r: (
+            f"{r['speed']['megabytes_per_cpu_second']['sluice']:.0f} MB per CPU-second, "
+            f"{r['speed']['ratio']['sluice/kenlm']:.1f} x KenLM"
+        ),
+    ),
+    Benchmark(
+        "pii",
+        "pii [--data FOLDER] [--credits FILE] [--documents FOLDER ...]",
+        "Personal data in sentences made for it, and in texts that were not",
+        lambda r: (
+            f"{r['unseen']['documents']['whole']} of {r['unseen']['documents']['all']} addresses in texts that "
+            "were not written for a test"
+        ),
+    ),
+    Benchmark(
+        "pdf",
+        "pdf --data FOLDER",
+        "The PDF parser beside PDFium, pypdf, pdfplumber and pdf_oxide",
+        lambda r: (
+            f"words F1 {r['contenders']['sluice']['real']['f1']:.4f}; order of words in columns drawn by rows "
+            f"{r['contenders']['sluice']['2 columns, drawn by rows']['order']:.3f}"
+        ),
+    ),
+    Benchmark(
+        "pdf_paragraphs",
+        "pdf_paragraphs --packages FOLDER",
+        "Where paragraphs of PDF files break, beside their TeX or HTML source",
+        lambda r: (
+            f"F1 of breaks {r['twelve']['mean_f1']:.3f} on twelve documents, {r['unseen']['mean_f1']:.3f} on six "
+            "that no rule was made for"
+        ),
+    ),
+    Benchmark(
+        "dedup",
+        "dedup peers [--texts FILE.jsonl.zst ...]",
+        "Near dedup as a whole beside datatrove's four MinHash stages",
+        lambda r: f"{r['ratio']['sluice/datatrove']} x datatrove on {r['texts']:,} texts",
+    ),
+    Benchmark(
+        "dedup_scale",
+        "dedup scale TEXTS.jsonl.zst ...",
+        "Time and memory of near dedup at several numbers of documents",
+        lambda r: (
+            f"CPU per document at {r['runs'][-1]['documents'] / 1e6:.0f} M is {r['runs'][-1]['cost_ratio']} of "
+            f"that at {r['runs'][0]['documents'] / 1e6:.1f} M; {r['runs'][-1]['all_processes_mb'] / 1e3:.1f} GB"
+        ),
+    ),
+    Benchmark(
+        "dedup_cycles",
+        "dedup cycles TEXTS.jsonl.zst ...",
+        "A version with few new documents and the dedup index, beside one with all documents",
+        lambda r: (
+            f"{r['share']:.0%} new documents cost {min(one['cost'] for one in r['runs']):.2f} to "
+            f"{max(one['cost'] for one in r['runs']):.2f} of a full version"
+        ),
+    ),
+    Benchmark(
+        "dedup_recall",
+        "dedup recall TEXTS.jsonl.zst ... [--gold FOLDER]",
+        "Recall of near dedup on planted pairs beside the theory, and on real pairs",
+        lambda r: (
+            f"{r['gold']['recall']:.2%} of {r['gold']['true_pairs']:,} real pairs, precision "
+            f"{r['gold']['precision']:.2f}"
+        ),
+    ),
+    Benchmark(
+        "encode",
+        "encode [--texts FILE.jsonl.zst ...]",
+        "The stage encode beside its bare encoder and datatrove's tokenizer stage",
+        lambda r: (
+            f"{r['megabytes_per_cpu_second']['stage']:.1f} MB per CPU-second, "
+            f"{r['ratio']['stage/datatrove']} x datatrove"
+        ),
+    ),
+    Benchmark(
+        "loader",
+        "loader [--tokens 64] [--without-peers]",
+        "The token loader from disk and from S3, beside mosaicml-streaming and litdata",
+        lambda r: (
+            f"{r['million_tokens_local']['0 threads']['per_cpu_s']:.0f} M tokens per CPU-second from disk, "
+            f"{r['million_tokens_cold_s3']['cached']['per_cpu_s']:.0f} M from the cache of S3"
+        ),
+    ),
+    Benchmark(
+        "explain",
+        "spans explain --store FOLDER [--tokens 100_000_000]",
+        "The index of `explain`: time, size, and look-ups of texts of 200 tokens",
+        _explain,
+    ),
+    Benchmark(
+        "repeats",
+        "spans repeats TEXTS.jsonl.zst ...",
+        "CPU and memory of `repeats` beside those of `spans`, and what they find in real text",
+        lambda r: (
+            f"{r['runs'][0]['found']['repeated_share']:.1%} of {r['runs'][0]['found']['tokens'] / 1e6:.1f} M "
+            f"tokens in repeats, {r['runs'][0]['cpu_repeats_over_spans']:.1f} x the CPU of `spans`"
+        ),
+    ),
+    Benchmark(
+        "trace",
+        "trace --store FOLDER [--documents 10000000]",
+        "Traces in a corpus of 10 M captures, from a folder and from S3",
+        _trace,
+    ),
+    Benchmark(
+        "exports",
+        "exports tokens",
+        "Token exports read back by the readers of other trainers",
+        lambda r: (
+            f"{sum(one['equal'] for one in r['formats'].values())} of {len(r['formats'])} formats equal, "
+            f"{r['formats']['megatron']['documents']:,} documents each"
+        ),
+    ),
+    Benchmark(
+        "llama_cpp",
+        "exports gguf MODEL",
+        "An exported model in llama.cpp beside `transformers`: greedy texts",
+        lambda r: (
+            f"{sum(one['same'] == one['written'] for one in r['prompts'])} of {len(r['prompts'])} texts of "
+            f"{r['tokens']} tokens equal"
+        ),
+    ),
+    Benchmark(
+        "lm_eval",
+        "exports lm_eval MODEL EVALS",
+        "Scores of tasks beside those of lm-eval and its own class of models",
+        _lm_eval,
+    ),
+    Benchmark(
+        "generation",
+        "trainer generation",
+        "Generation with kept keys and values, against reading the whole sequence for every token",
+        _generation,
+    ),
+    Benchmark(
+        "optimizers",
+        "trainer optimizers [--steps 300]",
+        "Muon and AdamW at equal steps, and compressed gradients",
+        lambda r: f"held-out loss of Muon {r['muon_over_adamw']:.3f} of AdamW's",
+    ),
+    Benchmark(
+        "saving",
+        "trainer saving",
+        "Training steps while a checkpoint is written beside them",
+        lambda r: f"the call takes {r['call_s']:.2f} s, steps {r['share_of_window']:.1%} longer until it is on disk",
+    ),
+    Benchmark(
+        "train_gpu",
+        "train_gpu [--budget SECONDS] [--tiny]",
+        "Kernels and training steps on a GPU: parity, tokens/s, MFU",
+        _train_gpu,
+    ),
+    Benchmark(
+        "airflow_overhead",
+        "airflow_overhead [--rounds 1]",
+        "The recipe `demo` through the DAGs, and the same stages from the shell",
+        lambda r: f"{r['ratio']:.1f} x the shell's time",
+    ),
+)
+
+
+def facts(one: Benchmark) -> tuple[str, str, str]:
+    """Returns main figure, date and machine of the last result."""
+    result = one.result
+    if result is None or one.figure is None:
+        return ("not run yet" if one.figure else "prints tables"), "", ""
+    return one.figure(result), result["date"], f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
+
+
+def readme() -> str:
+    """Returns the text of README.md."""
+    lines = ["| benchmark | `python -m benchmarks.` | main figure | date | machine |", "|---|---|---|---|---|"]
+    for one in BENCHMARKS:
+        lines.append(f"| {one.purpose} | `{one.command}` | {' | '.join(facts(one))} |")
+    return INTRODUCTION + "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Lists the benchmarks, or writes README.md."""
+    options = parser(__doc__)
+    options.add_argument("--readme", action="store_true", help="write benchmarks/README.md")
+    if options.parse_args().readme:
+        README.write_text(readme())
+        return
+    for one in BENCHMARKS:
+        figure, date, machine = facts(one)
+        print(f"{one.purpose}\n    python -m benchmarks.{one.command}")
+        print(f"    {date}  {figure}  ({machine})\n" if date else f"    {figure}\n")
+
+
+if __name__ == "__main__":
+    main()
