@@ -23,7 +23,7 @@ def members(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("packed", [gzip.compress, members], ids=["one member", "two members"])
 def test_it_is_read_from_any_place_on(content: bytes, packed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seek, "_APART", 100_000)
+    monkeypatch.setattr(seek, "_STATES_APART", 100_000)
     chance = random.Random(1)
     file = Inflated(io.BytesIO(packed(content)))
     for _ in range(200):
