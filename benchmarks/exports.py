@@ -196,7 +196,7 @@ def _beside(model: Path, prompt: str, answer: dict[str, Any], tokens: int) -> di
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
     begun = tokenizer(prompt, return_tensors="pt").input_ids
     whole = loaded.generate(begun, max_new_tokens=tokens, do_sample=False)
     written = whole[0, begun.shape[1] :].tolist()

@@ -306,12 +306,13 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     given = options.parse_args()
     gold, segments = read_pages(given.gold), read_segments(given.segments)
-    extractors = measure([*gold, *segments], given.rounds)
+    pages: list[GoldPage | SegmentPage] = [*gold, *segments]
+    extractors = measure(pages, given.rounds)
     extractors["sluice blocks, unseen hosts"] = last("train_blocks")["unseen hosts, nested"]
     result = {
         "libraries": _versions("resiliparse", "trafilatura"),
         "pages": {"gold": len(gold), "segments": len(segments)},
-        "megabytes": round(sum(len(page.raw) for page in (*gold, *segments)) / 1e6, 2),
+        "megabytes": round(sum(len(page.raw) for page in pages) / 1e6, 2),
         "extractors": extractors,
         "stated": stated(segments),
     }

@@ -149,7 +149,8 @@ def drawn(flat: NDArray[np.uint16], cuts: NDArray[np.int64], seed: int, size: in
     end = cuts[np.searchsorted(cuts, first + PASSAGE - 4)]
     lengths = np.minimum(end - first, 4 * PASSAGE)
     inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return flat[np.repeat(first, lengths) + inside]
+    found: NDArray[np.uint16] = flat[np.repeat(first, lengths) + inside]
+    return found
 
 
 def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16]) -> None:
@@ -213,7 +214,7 @@ def text_of(store: Store, shards: Artifact, seed: int) -> str:
     def piece(length: int) -> list[int]:
         shard = names[int(draw.integers(len(names)))]
         row = int(draw.integers(opened.shard(shard).rows - 1))
-        return opened.shard(shard).slice(row, int(draw.integers(0, DOCUMENT - length)), length).tolist()
+        return list(opened.shard(shard).slice(row, int(draw.integers(0, DOCUMENT - length)), length).tolist())
 
     tokens = [*piece(COPIED), *(token for _ in range(PIECES) for token in piece(PIECE))]
     return str(load(Artifact.open_at(store, ArtifactId("big/tokenizer", "dev"))).decode(tokens))
