@@ -20,8 +20,8 @@ INTRODUCTION = """\
 What backs the figures of README, docs and docs/log.md. This table is written by `python -m benchmarks --readme` from
 `results/*.json`: run it after a benchmark.
 
-- `python -m benchmarks.NAME --help` says what is measured and how, and what it needs. Corpora are folders of your own;
-  peers are installed from PyPI into environments below `.sluice/benchmarks`, once.
+- `python -m benchmarks.NAME --help` describes what is measured, how, and what it needs. Corpora are folders of your
+  own; peers are installed from PyPI into environments below `.sluice/benchmarks`, once.
 - Contenders run in turn, round by round, on the same input, so that a busy machine hits all alike. Ratios are worth
   more than absolute figures, which are of shared two-core machines.
 - A run replaces its file in `results/`; with `SLUICE_RESULTS=/some/folder` it writes there instead.

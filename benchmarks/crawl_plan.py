@@ -144,17 +144,17 @@ class Hosts:
         left = np.concatenate(sizes)
         count = len(left)
         latency = plan.latency_s * np.exp(0.8 * rng.standard_normal(count))
-        asked = np.where(rng.random(count) < plan.slow, plan.slow_s, 0.0)
-        return cls.of(plan, left, latency, asked, rng.random(count) < plan.silent)
+        delays = np.where(rng.random(count) < plan.slow, plan.slow_s, 0.0)
+        return cls.of(plan, left, latency, delays, rng.random(count) < plan.silent)
 
     @classmethod
     def of(
-        cls, plan: Plan, left: Floats, latency: Floats, asked: Floats, silent: NDArray[np.bool_] | None = None
+        cls, plan: Plan, left: Floats, latency: Floats, delays: Floats, silent: NDArray[np.bool_] | None = None
     ) -> "Hosts":
         """Returns hosts with so many URLs `left`, such answer times, and the Crawl-delays of their robots.txt."""
         count = len(left)
-        pause = np.maximum(np.maximum(plan.delay_s, asked), plan.latency_factor * latency)
-        fits = np.maximum(1, np.floor(plan.time_box_s / np.maximum(plan.delay_s, asked)))
+        pause = np.maximum(np.maximum(plan.delay_s, delays), plan.latency_factor * latency)
+        fits = np.maximum(1, np.floor(plan.time_box_s / np.maximum(plan.delay_s, delays)))
         mute = np.zeros(count, dtype=bool) if silent is None else silent
         return cls(left, latency, pause, np.minimum(fits, plan.per_host), mute, np.zeros(count), np.zeros(count))
 
@@ -182,19 +182,19 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
     mute = hosts.silent & (listed > 0)
     # What silent hosts cannot use, others get.
     chosen = _within(np.where(mute, 0, listed), budget)
-    asked = chosen > 0
-    if not (asked | mute).any():
+    chosen_hosts = chosen > 0
+    if not (chosen_hosts | mute).any():
         return Cycle()
     # The first turn of a host is for its robots.txt.
     turns = np.floor(plan.time_box_s / (hosts.latency + hosts.pause)) - 1
-    want = np.where(asked, np.minimum(chosen, np.clip(turns, 0, None)), 0)
-    work = max(_process(plan, hosts, want + asked).values())
+    want = np.where(chosen_hosts, np.minimum(chosen, np.clip(turns, 0, None)), 0)
+    work = max(_process(plan, hosts, want + chosen_hosts).values())
     if work > plan.time_box_s:
         want = _within(want, np.floor(want.sum() * plan.time_box_s / work))
     bounds = {
-        "slowest host": float(((want + asked) * (hosts.latency + hosts.pause)).max()),
+        "slowest host": float(((want + chosen_hosts) * (hosts.latency + hosts.pause)).max()),
         "silent hosts": math.ceil(mute.sum() / (WAITING + plan.concurrency)) * silence(plan),
-        **_process(plan, hosts, want + asked),
+        **_process(plan, hosts, want + chosen_hosts),
     }
     bound = max(bounds, key=lambda name: bounds[name])
     hosts.left -= want
@@ -205,10 +205,10 @@ def cycle(plan: Plan, hosts: Hosts, budget: float, day: float = 0) -> Cycle:
     return Cycle(float(want.sum()), seconds, int((want > 0).sum()), bound)
 
 
-def _process(plan: Plan, hosts: Hosts, asks: Floats) -> dict[str, float]:
+def _process(plan: Plan, hosts: Hosts, requests: Floats) -> dict[str, float]:
     """Returns the seconds that a fetch process needs for its requests, by what they need."""
     placed = np.minimum(hosts.latency, PROMPT_S)  # a request that lasts longer gives its place up
-    return {"CPU": float(asks.sum()) / plan.rate, "places": float((asks * placed).sum()) / plan.concurrency}
+    return {"CPU": float(requests.sum()) / plan.rate, "places": float((requests * placed).sum()) / plan.concurrency}
 
 
 def _within(want: Floats, room: float) -> Floats:

@@ -6,7 +6,7 @@ The pages of `--gold` have their whole main text; the metric is that of the publ
 Scrapinghub (now Zyte): 4-word shingles as multisets. The pages of `--segments` have segments that the main text must,
 and must not, contain; the metric is that of trafilatura's evaluation: recall is the share of the former that is found,
 precision their share in all segments found, white space aside. Every F1 has a 95 % interval by a bootstrap over hosts.
-The trees of `blocks` were grown from these pages, and their score here says little; "blocks, unseen hosts" is the
+The trees of `blocks` were grown from these pages, and their score here means little; "blocks, unseen hosts" is the
 nested figure that `train_blocks` kept: each page is scored by trees that have seen nothing of its host.
 
 Titles, authors, dates and names of sites are those that the pages' markers have written down: the share that is equal

@@ -95,7 +95,7 @@ def batches_of(texts: Sequence[str]) -> list[pa.StringArray]:
     return [*columns, pa.array(batch_texts, pa.string())]
 
 
-def forgotten() -> None:
+def forget_words() -> None:
     """Empties the tables of words that this process has met."""
     words._vocabulary = words.Vocabulary()
 
@@ -112,7 +112,7 @@ def alone(one: Annotator, columns: Sequence[pa.StringArray]) -> float:
 
 def together(columns: Sequence[pa.StringArray]) -> float:
     """Returns the CPU seconds of all rules, the split of new texts included."""
-    forgotten()
+    forget_words()
     rules = [annotator(name, {}) for name in RULES]
     texts = [column.to_pylist() for column in columns]
 
@@ -157,7 +157,7 @@ def compared(texts: Sequence[str], columns: Sequence[pa.StringArray], rounds: in
     """Returns the least CPU seconds of each contender."""
 
     def new() -> float:
-        forgotten()
+        forget_words()
         return split(columns)
 
     language = annotator("language", {})

@@ -5,7 +5,7 @@
 Random tokens (millions of them, 2 bytes each) in documents of usual lengths become shards and a plan of 2,048 tokens a
 sequence, packed end to end. One process loads batches of 64 sequences in the order of training: tokens, labels and
 document numbers as int64, `cu_seqlens`. Rates are by the clock and by CPU time of the process, best of three rounds on
-a warm page cache: on a busy machine only the second says something.
+a warm page cache: on a busy machine only the second means something.
 
 The S3 server answers ranged GETs of a folder as S3 does, with a pause of 10 ms before each, about what an object store
 takes; moto, which the tests use, copies the whole object for each range. It is a process of its own on the same cores.

@@ -116,7 +116,7 @@ def _capture(page: Path, html: bytes) -> bytes:
     record.init_headers(record_type=WarcRecordType.response)
     record.headers["WARC-Target-URI"] = _url(page)
     record.headers["WARC-Date"] = "2026-01-01T00:00:00Z"
-    # What Common Crawl's records say; without it datatrove asks libmagic, which takes XHTML for XML: no page.
+    # As in Common Crawl's records; without it datatrove asks libmagic, which takes XHTML for XML: no page.
     record.headers["WARC-Identified-Payload-Type"] = "text/html"
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(html)}\r\n\r\n"
     record.is_http = True

@@ -7,12 +7,12 @@ must and must not contain. Of the former each block has a label: main text if ha
 text, in order. Of the latter the blocks with segments have one; the others get a silver label with a low weight: the
 share of three extractors (trafilatura in two settings, resiliparse) whose text has the block.
 
-The second pass of trees is trained on what a first pass says of hosts that it has not seen. The figure for unseen
-hosts is nested: each fold is scored by two passes for which nothing of its hosts was seen. Sizes of trees and weights
-of labels are constants, chosen on these pages by people: one choice for all folds. The growing is CatBoost's, which is
-needed here alone (`pip install catboost trafilatura`); it draws by a fixed seed, so equal data give equal weights on
-equal machines. With --write the trees of all pages replace `tasks/stages/extract/blocks.json`, and the figures are kept
-in `train_blocks.json`. It takes some ten minutes of one core.
+The second pass of trees is trained on the judgements of a first pass on hosts that it has not seen. The figure for
+unseen hosts is nested: each fold is scored by two passes for which nothing of its hosts was seen. Sizes of trees and
+weights of labels are constants, chosen on these pages by people: one choice for all folds. The growing is CatBoost's,
+which is needed here alone (`pip install catboost trafilatura`); it draws by a fixed seed, so equal data give equal
+weights on equal machines. With --write the trees of all pages replace `tasks/stages/extract/blocks.json`, and the
+figures are kept in `train_blocks.json`. It takes some ten minutes of one core.
 """
 
 import difflib

@@ -12,8 +12,8 @@ PLAN = Plan(latency_s=0.5, delay_s=1, latency_factor=2, time_box_s=3600, per_hos
 
 
 def hosts(plan, sizes, slow=()):
-    asked = np.array([slow[number] if number < len(slow) else 0.0 for number in range(len(sizes))])
-    return Hosts.of(plan, np.array(sizes, float), np.full(len(sizes), plan.latency_s), asked)
+    delays = np.array([slow[number] if number < len(slow) else 0.0 for number in range(len(sizes))])
+    return Hosts.of(plan, np.array(sizes, float), np.full(len(sizes), plan.latency_s), delays)
 
 
 def test_a_host_alone_gives_what_its_pause_lets_through():
@@ -32,8 +32,8 @@ def test_a_slow_host_takes_nothing_from_the_others():
 
 def test_the_budget_goes_round_all_hosts_before_any_gets_a_second_page():
     web = hosts(PLAN, [100, 100, 1, 100])
-    said = cycle(PLAN, web, 6)
-    assert said.pages == 6
+    played = cycle(PLAN, web, 6)
+    assert played.pages == 6
     assert sorted(100 - web.left[[0, 1, 3]]) == [1, 2, 2]
     assert web.left[2] == 0
 
@@ -43,20 +43,20 @@ def test_silent_hosts_are_tried_again_as_the_crawl_db_says():
     web.silent[:] = True
     tried = []
     for day in range(25):
-        said = cycle(PLAN, web, math.inf, day)
-        if said.seconds:
+        played = cycle(PLAN, web, math.inf, day)
+        if played.seconds:
             tried.append(day)
-            assert said.seconds == pytest.approx(2 * silence(PLAN))
-            assert (said.pages, said.bound) == (0, "silent hosts")
+            assert played.seconds == pytest.approx(2 * silence(PLAN))
+            assert (played.pages, played.bound) == (0, "silent hosts")
     assert tried == [0, 1, 3, 7, 15, 22]
 
 
 def test_places_bound_what_many_hosts_that_answer_late_can_bring():
     plan = replace(PLAN, latency_s=4, concurrency=4)
-    said = cycle(plan, hosts(plan, [500] * 100), math.inf)
+    played = cycle(plan, hosts(plan, [500] * 100), math.inf)
     # Each request holds its place for a second, though it takes four.
-    assert said.bound == "places"
-    assert said.pages == pytest.approx(3600 * 4, rel=0.02)
+    assert played.bound == "places"
+    assert played.pages == pytest.approx(3600 * 4, rel=0.02)
 
 
 def test_the_same_seed_draws_the_same_hosts_and_they_hold_the_partitions_urls():

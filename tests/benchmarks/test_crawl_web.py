@@ -1,4 +1,4 @@
-"""The web of the crawl benchmark: the same every time, whole, and as large as it says."""
+"""The web of the crawl benchmark: the same every time, whole, and as large as its numbers."""
 
 import gzip
 
