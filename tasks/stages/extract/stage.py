@@ -54,7 +54,7 @@ from tasks.stages.extract.row import Content, Poison, Rejected, Row
 
 log = logging.getLogger("sluice.extract")
 
-VERSION = 10
+VERSION = 11
 
 # What an extractor needs and `content` does not import: it must not count as time of the first page.
 _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("trafilatura",)}
