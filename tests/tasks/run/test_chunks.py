@@ -35,7 +35,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def test_a_document_is_traced_to_its_chunks_with_headings_and_to_why_others_went(recipe: Recipe) -> None:
-    assert recipe.stages("tokens") == ("tokenizer", "encode", "chunks", "pack")
+    assert recipe.stages("tokens") == ("tokenizer", "encode", "pack", "chunks")
     context = TrackingContext("", recipe.name)
     for stage in STAGES:
         run_stage(recipe, stage, version="1", tracking=context)

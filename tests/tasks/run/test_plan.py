@@ -86,7 +86,7 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_estimate_stands_at_the_head_of_the_dag_and_the_comparison_behind_the_training(recipe_file: Path) -> None:
     recipe = find_recipe(str(recipe_file))
-    assert recipe.stages("pretrain") == ("estimate", "train", "reconcile", "evaluate", "register")
+    assert recipe.stages("pretrain") == ("estimate", "train", "evaluate", "register", "reconcile")
     assert "estimate" not in find_recipe("demo").stages("pretrain")
 
 
