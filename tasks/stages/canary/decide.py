@@ -10,6 +10,7 @@ the current mixture is kept. See `statistics` for the intervals and for the fit.
 
 import io
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
                 file.write(json.dumps(decision, indent=2, sort_keys=True).encode() + b"\n")
             with part.file(REPORT) as file:
                 file.write(markdown(decision).encode())
-    output.log_file("response.png", figure(decision))
+    output.log_file("response.png", partial(figure, decision))
     low, high = decision["interval"]
     scores = {row["arm"]: row["target_bpb"] for row in decision["arms"]}
     metrics = {

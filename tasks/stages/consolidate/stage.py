@@ -111,7 +111,7 @@ def run(config: ConsolidateConfig, inputs: Inputs, output: Output, engine: Engin
     funnel = parts.own("funnel.parquet")
     nearly_lost = _warn(funnel, output)
     _refuse_empty(funnel, output)
-    output.log_file("funnel.png", draw(funnel, str(output.address)))
+    output.log_file("funnel.png", partial(draw, funnel, str(output.address)))
     output.log_file("funnel.csv", csv_of(funnel))
     for page in ("audit.html", duplicates_page.PAGE, duplicates_page.DATA):
         output.log_file(page, output.store.read(f"{output.address.path}/{page}"))

@@ -97,7 +97,7 @@ def run(config: DedupConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     passes.verdicts(verdicts, passes.recaptured())
     found = passes.audit(verdicts)
     output.log_file(AUDIT_FILE, output.store.read(f"{output.address.path}/{AUDIT_FILE}"))
-    output.log_file("duplicates.png", draw(found, str(output.address)))
+    output.log_file("duplicates.png", partial(draw, found, str(output.address)))
     report = Report(metrics=passes.metrics(found))
     output.leave_out(passes.between)
     return report

@@ -16,6 +16,7 @@ has measured held-out text itself, `heldout.md` has both for people; in MLflow w
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -154,9 +155,9 @@ def _show(scores: dict[str, Any], curve: Curve, tables: dict[str, bytes], output
     for name, content in tables.items():
         output.log_file(name, content)
     if tasks:
-        output.log_file("tasks.png", draw_tasks(tasks, title, scores.get("seeds")))
+        output.log_file("tasks.png", partial(draw_tasks, tasks, title, scores.get("seeds")))
     if "heldout.md" in tables:
-        output.log_file("heldout.png", draw_heldout(scores, curve, title))
+        output.log_file("heldout.png", partial(draw_heldout, scores, curve, title))
 
 
 def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ effect.
 import io
 import json
 import math
+from functools import partial
 from typing import Any
 
 from tasks.core.artifact import Artifact
@@ -51,7 +52,7 @@ def run(config: PromoteConfig, inputs: Inputs, output: Output, engine: Engine) -
                     file.write(content)
     output.log_file(REPORT, text)
     if champion:
-        output.log_file("comparison.png", figure(found))
+        output.log_file("comparison.png", partial(figure, found))
     output.alias(CHALLENGER, challenger.address)
     return Report(metrics=_metrics(found), note=found["reason"])
 

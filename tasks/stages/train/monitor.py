@@ -266,7 +266,7 @@ class Monitor:
     def send_page(self, failure: BaseException | None = None) -> None:
         """Sends `report.html` to the tracker; never fails the run, which has its result."""
         try:
-            self.output.log_file("report.html", report.page(self._content(failure)))
+            self.output.log_file("report.html", lambda: report.page(self._content(failure)))
         except Exception as error:  # a page is not worth a training run
             log.warning("[%s] no report: %s: %s", self.output.address, type(error).__name__, error)
 

@@ -105,7 +105,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "model" not in output.committed:
         _describe(output, spec, metrics, notice.met())
     recovery.clear()
-    output.log_file("loss.png", loss_curve(metrics))
+    output.log_file("loss.png", partial(loss_curve, metrics))
     monitor.send_page()
     report = _report(metrics, spec)
     speed = speed_metrics(metrics, (read_starts(fence.run) or [{}])[-1])
