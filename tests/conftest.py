@@ -5,6 +5,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.doctest import DoctestModule
@@ -16,8 +17,10 @@ from tasks.core.config import Config
 from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
-from tests.s3_server import S3Server
 from tests.times import record
+
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
 
 SHARED_DATA = Path(os.environ.get("SLUICE_SHARED_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
@@ -73,14 +76,16 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
+def s3_server() -> "Iterator[S3Server]":
     """An S3 server on loopback, one for all tests."""
+    from tests.s3_server import S3Server  # half a second, which tests without S3 need not wait
+
     with S3Server() as server:
         yield server
 
 
 @pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Server]:
+def s3(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Iterator[S3Server]":
     """The S3 server, with an environment that leads to it, no faults, and a cache of the test's own."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,6 +1,7 @@
 """What the code imports is what pyproject.toml declares: nothing is there only because another package brings it."""
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -52,19 +53,33 @@ def project() -> tuple[list[str], dict[str, list[str]]]:
 
 def imported(files: Iterable[Path]) -> dict[str, list[str]]:
     """Returns {top-level module that is not ours nor Python's: where it is imported}, imports in functions included."""
-    found = defaultdict(list)
+    lines = defaultdict(list)
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module or ""]
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-                names = [at.value for at in node.args[:1] if isinstance(at, ast.Constant) and isinstance(at.value, str)]
-            for name in names:
-                top = name.partition(".")[0]
-                if top not in OURS and top not in sys.stdlib_module_names:
-                    found[top].append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    return found
+        for top, number in imports_of(path):
+            if top not in OURS and top not in sys.stdlib_module_names:
+                lines[top].append(f"{path.relative_to(ROOT)}:{number}")
+    return lines
+
+
+@functools.cache
+def imports_of(path: Path) -> list[tuple[str, int]]:
+    """Returns (top-level module, line number) of each import of a file."""
+    imports = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import():
+                names = [alias.name for alias in node.names]
+            case ast.ImportFrom(level=0, module=str(module)):
+                names = [module]
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                names = [module]
+            case _:
+                continue
+        imports += [(name.partition(".")[0], node.lineno) for name in names]
+    return imports
 
 
 def undeclared(found: dict[str, list[str]], allowed: set[str]) -> dict[str, list[str]]:

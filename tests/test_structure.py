@@ -43,8 +43,9 @@ def modules() -> list[Module]:
             if isinstance(node, ast.ImportFrom) and node.module:
                 inner = (f"{node.module}.{alias.name}" for alias in node.names)
                 names = [one if one in paths else node.module for one in inner]
-            for imported in {*names} & paths.keys() - {name}:
-                importers[imported].add(name)
+            for imported in names:
+                if imported in paths and imported != name:
+                    importers[imported].add(name)
     return [
         Module(name, len(path.read_text().splitlines()), frozenset(importers[name]))
         for name, path in sorted(paths.items())
