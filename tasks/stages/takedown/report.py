@@ -100,14 +100,17 @@ def affected(store: Store, recipe: str, tombstones: Tombstones) -> list[Affected
 
     One of which that cannot be known is returned with its problem: it must not keep a takedown from its effect.
     """
-    made = [
-        one for kind in KINDS for one in Ledger(store, f"{recipe}/{kind}") if one.address.name == f"{recipe}/{kind}"
-    ]
+    made = [one for kind in KINDS for one in _artifacts(store, recipe, kind)]
     known: dict[ArtifactId, Exposure] = {}
     found = [of_artifact(one, tombstones, known) for one in made]
     elsewhere = (one for one in Ledger(store, kinds=(*MODELS, EXAMPLES)) if not _of(recipe, str(one.address)))
     found += [_elsewhere(one, recipe, tombstones, known) for one in elsewhere]
     return [one for one in found if one.rows or one.problem]
+
+
+def _artifacts(store: Store, recipe: str, kind: str) -> list[Artifact]:
+    name = f"{recipe}/{kind}"
+    return [one for one in Ledger(store, name) if one.address.name == name]
 
 
 def unfinished(store: Store, recipe: str) -> list[str]:
@@ -217,6 +220,30 @@ def copies(documents: Iterable[Affected], tombstones: Tombstones) -> list[Row]:
     return found
 
 
+def published_copies(store: Store, recipe: str, tombstones: Tombstones) -> list[Row]:
+    """Returns the published documents at other addresses that have the text of pages that are taken down.
+
+    These pages were dropped as exact or near copies of them, so the recipe publishes the text all the same.
+
+    Returns:
+        {artifact, id, url, copy: id of the document that is taken down}.
+    """
+    published = []
+    for documents in _artifacts(store, recipe, DOCUMENTS):
+        taken: dict[str, str] = {}
+        for path in documents.files("rejected/"):
+            rows = documents.table(path, ["id", "url", "duplicate_of"], pc.field("duplicate_of").is_valid())
+            rows = rows.filter(pa.array(tombstones.mask(rows), pa.bool_()))
+            taken.update(zip(rows["duplicate_of"].to_pylist(), rows["id"].to_pylist(), strict=True))
+        for path in documents.files("kept/") if taken else ():
+            rows = documents.table(path, ["id", "url"], pc.field("id").isin(pa.array(taken, pa.string())))
+            rows = rows.filter(pa.array(~tombstones.mask(rows), pa.bool_()))
+            published += [
+                {"artifact": str(documents.address), **row, "copy": taken[row["id"]]} for row in rows.to_pylist()
+            ]
+    return published
+
+
 def _documents(documents: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for path in documents.files("kept/"):
         rows = documents.table(path, columns=["id", "url", "source"])
@@ -244,6 +271,7 @@ def report_of(
     met: Sequence[Affected],
     lifted: Sequence[Lifted] = (),
     unfinished: Sequence[str] = (),
+    published: Sequence[Row] = (),
 ) -> dict[str, Any]:
     """Returns the content of `report.json`.
 
@@ -256,12 +284,13 @@ def report_of(
         met: artifacts with documents that the new ones cover.
         lifted: what the request lifts.
         unfinished: ids of trainings that have not ended.
+        published: see `published_copies`.
 
     Returns:
         {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], lifted: [{kind, value,
         takedown}], known: number of values that were in force before, in_force, documents: number of different ones,
         artifacts: [see `described`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
-        duplicate_of}], not_found: [values]}.
+        duplicate_of}], published_copies: [{artifact, id, url, copy}], not_found: [values]}.
     """
     covered = Tombstones.of(new)
     artifacts = [described(one) for one in met]
@@ -277,7 +306,9 @@ def report_of(
         "date": config.date,
         "reason": config.reason,
         "requested_by": config.requested_by,
-        "summary": _summary(new, in_force, len(found), artifacts) + (f"; {len(lifted):,} lifted" if lifted else ""),
+        "summary": _summary(new, in_force, len(found), artifacts)
+        + (f"; {len({row['id'] for row in published}):,} published at other addresses" if published else "")
+        + (f"; {len(lifted):,} lifted" if lifted else ""),
         "new": [
             {name: getattr(stone, name) for name in ("kind", "value", "reason", "origin")} for stone in sorted(new)
         ],
@@ -289,6 +320,7 @@ def report_of(
         "unfinished": list(unfinished) if new else [],
         "found": sorted(found.values(), key=lambda entry: (entry["url"], entry["id"]))[:SHOWN],
         "copies": copies((one for one in met if one.kind == DOCUMENTS), covered)[:SHOWN],
+        "published_copies": list(published)[:SHOWN],
         "not_found": _not_found(new, found.values())[:SHOWN],
     }
 

@@ -45,7 +45,7 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import is_public_suffix
 from tasks.formats.web.url import authority
 from tasks.stages.takedown import TakedownConfig
-from tasks.stages.takedown.report import FOUND, Affected, affected, page, report_of, unfinished
+from tasks.stages.takedown.report import FOUND, Affected, affected, page, published_copies, report_of, unfinished
 
 VERSION = 2
 WITHDRAWN = "takedown.parquet"
@@ -86,8 +86,9 @@ def run(config: TakedownConfig, inputs: Inputs, output: Output, engine: Engine) 
         covered = Tombstones.of(new)
         met = affected(output.store, recipe, covered)
         running = unfinished(output.store, recipe)
+        published = published_copies(output.store, recipe, covered)
         address = str(output.address)
-        report = report_of(config, address, asked, new, len(stones), met, lifted, running)
+        report = report_of(config, address, asked, new, len(stones), met, lifted, running, published)
         _write_report(output, met, report)
     report = json.loads(output.store.read(f"{output.address.path}/report.json"))
     output.log_file("takedown.html", output.store.read(f"{output.address.path}/report.html"))

@@ -71,6 +71,18 @@ def test_the_report_names_documents_artifacts_and_exactly_the_steps_that_read_th
     assert [entry["url"] for entry in found["copies"]] == [COPY["url"]]
 
 
+def test_a_page_that_was_dropped_as_a_copy_leads_to_the_document_that_is_published_in_its_place(trained: tuple) -> None:
+    folder, *_ = trained
+    takedown = take_down(folder, "copied", documents=COPY["id"], reason="asked")
+    (published,) = report_of(takedown)["published_copies"]
+    assert published == {
+        "artifact": "test/documents@dev", "id": ROWS[0]["id"], "url": ROWS[0]["url"], "copy": COPY["id"],
+    }  # fmt: skip
+    assert f"<pre>{ROWS[0]['id']}" in takedown.read("report.html").decode()
+    both = take_down(folder, "both", documents=f"{COPY['id']}\n{ROWS[0]['id']}", reason="asked")
+    assert report_of(both)["published_copies"] == []
+
+
 def test_the_audit_names_the_models_that_have_read_it_and_the_report_those_that_have_not_ended(trained: tuple) -> None:
     folder, _, checkpoint = trained
     store = Store(str(folder))
