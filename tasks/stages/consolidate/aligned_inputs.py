@@ -33,6 +33,9 @@ from tasks.formats.documents.document import (
 )
 from tasks.formats.documents.tombstones import Tombstones
 
+PAGED = "paged"
+"""Column of `AlignedParts.part`: whether a document is of a paged file (PDF), from a folder or captured by a crawl."""
+
 RECAPTURED = "recaptured"
 """Metric of dedup: documents of pages with several captures."""
 
@@ -64,6 +67,8 @@ class AlignedParts:
     takedowns: tuple[ArtifactFolder, ...] = ()
     contamination: ArtifactFolder | None = None
     paragraphs: ArtifactFolder | None = None
+    layouts: bool = False
+    """Whether any part has paged files."""
 
     def part(
         self, name: str, documents: list[str] | None, judged: Sequence[str], copies: list[str] | None
@@ -78,15 +83,15 @@ class AlignedParts:
 
         Returns:
             documents, attributes and duplicates. Attributes have `id`, `error` (of the first annotator that failed on a
-            document; null for none) and a column for each annotator of `judged`: null where any annotator failed. Where
-            such were looked for, they also have `contaminated` (`tasks.formats.documents.document`) and
+            document; null for none), `paged`, and a column for each annotator of `judged`: null where any annotator
+            failed. Where such were looked for, they also have `contaminated` (`tasks.formats.documents.document`) and
             `repeated_paragraphs` (`tasks.formats.documents.document`).
 
         Raises:
             InputError: ids or their order differ.
         """
         rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
-        found = self._found(name, rows, judged)
+        found = self._found(name, rows, judged).append_column(PAGED, self._paged(name, rows.column("id")))
         if self.contamination:
             found = found.append_column(CONTAMINATED, found_in(self.contamination, name, rows.column("id")))
         if self.paragraphs:
@@ -112,6 +117,13 @@ class AlignedParts:
             failed_on = pc.is_valid(errors).combine_chunks()
             columns = {other: _without(column.combine_chunks(), failed_on) for other, column in columns.items()}
         return pa.table({"id": documents.column("id"), "error": errors, **{other: columns[other] for other in judged}})
+
+    def _paged(self, name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Returns which documents of one part are of paged files."""
+        path = f"layout/{name}.parquet"
+        if not self.layouts or not self.extracted.store.exists(f"{self.extracted.path}/{path}"):
+            return pa.chunked_array([pa.repeat(False, len(ids))])
+        return pc.is_in(ids, value_set=self.extracted.table(path, columns=["id"]).column("id").combine_chunks())
 
     def taken_down(self, name: str, rows: int) -> NDArray[np.bool_]:
         """Returns which of the `rows` documents of one part are taken down, shape (rows,)."""
@@ -217,6 +229,7 @@ class AlignedInputs:
             takedowns=tuple(one.folder for one in self.takedowns),
             contamination=self.contamination.folder if self.contamination else None,
             paragraphs=self.paragraphs.folder if self.paragraphs else None,
+            layouts=bool(self.extracted.files("layout/")),
         )
 
 

@@ -29,6 +29,7 @@ Limits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Limits by filter; those of a recipe (`consolidate.limits`) also hold such tables by kind or source."""
 
 _KEY = "consolidate.limits"
+_PAGED_KIND = "pdf"
 
 SILVER, GOLD = "silver", "gold"
 """The tiers of kept documents."""
@@ -137,9 +138,14 @@ class ConsolidateConfig(Config):
         """Yields the dotted path of every table of limits, its filter, and the limits in it; see `limits.tables`."""
         return limit_tables(self.filters, self.limits)
 
-    def limits_of(self, source: str) -> dict[str, dict[str, Any]]:
-        """Returns the complete limits of each filter for the documents of a source; see `limits.of_source`."""
-        return limits_of(self.filters, self.limits, source, self.kinds.get(source, ""))
+    def limits_of(self, source: str, paged: bool = False) -> dict[str, dict[str, Any]]:
+        """Returns the complete limits of each filter for the documents of a source.
+
+        Args:
+            source: name of the source.
+            paged: for its PDF files, which a crawl captures beside pages; they have the limits of kind "pdf".
+        """
+        return limits_of(self.filters, self.limits, source, _PAGED_KIND if paged else self.kinds.get(source, ""))
 
     def limited(self) -> tuple[str, ...]:
         """Returns the sources with limits of their own, by name or by kind."""

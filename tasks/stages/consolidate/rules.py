@@ -18,6 +18,7 @@ from tasks.filters.base import fields
 from tasks.filters.catalogue import filter_of
 from tasks.formats.documents.document import CONTAMINATED, REPEATED
 from tasks.formats.documents.tombstones import TAKEDOWN
+from tasks.stages.consolidate.aligned_inputs import PAGED
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import DECONTAMINATE, DEDUP, KEPT, LANGUAGE, QUALITY
 
@@ -65,7 +66,7 @@ def verdicts(
     Args:
         config: the stage's settings.
         sources: source of each document.
-        judged: `error`, and the columns of the annotators that the filters and the marks of `gold` read.
+        judged: `error`, `paged`, and the columns of the annotators that the filters and the marks of `gold` read.
         resolved: the documents to drop as copies of a kept one (`resolve.COPIES`).
         duplicates: dedup's verdict on each document: `COLUMNS`.
         taken_down: whether each document is taken down, shape (rows,).
@@ -128,7 +129,7 @@ def reasons(
     Args:
         config: the stage's settings.
         sources: source of each document.
-        attributes: `error`, the columns of the filters' annotators, in the same order, and `contaminated` and
+        attributes: `error`, `paged`, the columns of the filters' annotators, in the same order, and `contaminated` and
             `repeated_paragraphs`, where such were looked for.
         taken_down: whether each document is taken down, shape (rows,): of a trusted source too, before any filter.
     """
@@ -137,7 +138,8 @@ def reasons(
         [TAKEDOWN] if gone else [POISON] if bad else [] for gone, bad in zip(taken_down, broken, strict=True)
     ]
     readable = ~taken_down & ~broken
-    for limits, places in _by_limits(config, sources, readable & in_scope(config, sources)):
+    paged: NDArray[np.bool_] = attributes.column(PAGED).to_numpy(zero_copy_only=False)
+    for limits, places in _by_limits(config, sources, paged, readable & in_scope(config, sources)):
         for name in config.filters:
             measured = fields(attributes.column(name).take(pa.array(places)).combine_chunks())
             for reason, goes in filter_of(name, limits[name]).reasons(measured):
@@ -151,12 +153,15 @@ def reasons(
 
 
 def _by_limits(
-    config: ConsolidateConfig, sources: pa.ChunkedArray, judged: NDArray[np.bool_]
+    config: ConsolidateConfig, sources: pa.ChunkedArray, paged: NDArray[np.bool_], judged: NDArray[np.bool_]
 ) -> Iterator[tuple[dict[str, dict[str, Any]], NDArray[np.int64]]]:
     """Yields limits by filter, and the places of the judged documents to which they apply."""
     limited = config.limited()
-    groups = [(config.limits_of(source), _among(sources, (source,))) for source in limited]
-    for limits, of_these in [*groups, (config.limits, ~_among(sources, limited))]:
+    groups = [(config.limits_of(source), _among(sources, (source,)) & ~paged) for source in limited]
+    groups.append((config.limits, ~_among(sources, limited) & ~paged))
+    for source in pc.unique(sources.filter(pa.array(paged & judged))).to_pylist():
+        groups.append((config.limits_of(source, paged=True), _among(sources, (source,)) & paged))
+    for limits, of_these in groups:
         if len(places := np.flatnonzero(judged & of_these)):
             yield limits, places
 

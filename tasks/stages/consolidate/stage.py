@@ -61,7 +61,7 @@ from tasks.stages.consolidate.mask import masked, masked_metadata, masked_titles
 from tasks.stages.consolidate.resolve import leave_out, resolve_parts, resolved, write_replaced
 from tasks.stages.consolidate.rules import COLUMNS, Verdicts, check_measured, step_of, verdicts
 
-VERSION = 10
+VERSION = 11
 
 MOST_LOST = 0.9
 """Share of a source's documents above which a warning says that filters drop it: limits made for other texts do so."""

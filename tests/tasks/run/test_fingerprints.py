@@ -26,7 +26,7 @@ BEFORE = {
     "dedup": "0c1e7ede2aa35bc5",
     "decontaminate": "304fad0449dfeec2",
     "paragraphs": "df882150662c0e57",
-    "consolidate": "b69dbc1e0f207cbf",
+    "consolidate": "5dec40bc776e9054",
     "dedup_index": "2dfb21ff84301c1e",
     "tokenizer": "4737db81ae50015c",
     "encode": "2bd3b1353357ca76",

@@ -63,7 +63,8 @@ def measured(*texts: str, error: str | None = None) -> pa.Table:
     columns = {name: annotator(name, {}).annotate(Batch(list(texts))) for name in ("pii", "c4")}
     if error:
         columns = {name: pa.nulls(len(texts), column.type) for name, column in columns.items()}
-    return pa.table({"error": pa.array([error] * len(texts), pa.string()), **columns})
+    errors = pa.array([error] * len(texts), pa.string())
+    return pa.table({"error": errors, "paged": [False] * len(texts), **columns})
 
 
 def documents(*texts: str, source: str = "web") -> pa.Table:

@@ -376,6 +376,15 @@ def test_limits_of_a_kind_or_source_judge_the_documents_of_these_alone(tmp_path:
     assert {row["source"]: row["reasons"] for row in rejected(made).values()} == {"web": few, "papers": few}
 
 
+def test_a_pdf_that_a_crawl_captured_has_the_limits_of_pdf(tmp_path: Path) -> None:
+    page, pdf = document(text(1), "page", poor=True), document(text(2), "a.pdf", poor=True, paged=True)
+    config = ConsolidateConfig(kinds={"web": "web"}, limits={"pdf": {"gopher_quality": {"min_words": 1}}})
+    assert kept(consolidate(tmp_path / "pdf", [page, pdf], config)) == {pdf["id"]}
+    web = config.model_copy(update={"limits": {**config.limits, "web": {"gopher_quality": {"min_words": 1000}}}})
+    with pytest.raises(InputError, match="none of 2 captures and files is left"):
+        consolidate(tmp_path / "web", [page, pdf], web)
+
+
 def test_a_source_of_which_filters_leave_next_to_nothing_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

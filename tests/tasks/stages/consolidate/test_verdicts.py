@@ -11,7 +11,9 @@ from tasks.stages.consolidate.rules import verdicts
 IDS = ["fine", "copy", "broken", "broken copy", "promoted", "trusted"]
 NONE = np.zeros(len(IDS), np.bool_)
 SOURCES = pa.chunked_array([["web", "web", "web", "web", "web", "books"]])
-JUDGED = pa.table({"id": IDS, "error": pa.array([None, None, "no", "no", None, None], pa.string())})
+JUDGED = pa.table(
+    {"id": IDS, "error": pa.array([None, None, "no", "no", None, None], pa.string()), "paged": [False] * len(IDS)}
+)
 # Dedup took "promoted" for a copy of "broken", which goes for its own reason: so it is resolved to stay.
 DUPLICATES = pa.table(
     {

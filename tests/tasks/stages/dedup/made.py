@@ -14,7 +14,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.filters.catalogue import annotator
-from tasks.formats.documents.document import DOCUMENT, document_id, marked
+from tasks.formats.documents.document import DOCUMENT, LAYOUT, document_id, marked
 from tasks.formats.documents.text import digest128
 
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
@@ -35,7 +35,7 @@ class Settings(Config):
 def document(text: str, name: str = "", **more: Any) -> dict[str, Any]:
     """One document with what was measured of it; `more` overrides any of it.
 
-    `poor` makes it fail as `gopher_quality_few_words`; `error` is what made an annotator fail.
+    `poor` makes it fail as `gopher_quality_few_words`; `error` is what made an annotator fail; `paged`: it is a PDF.
     """
     url = f"https://example.org/{name or digest128(text)}"
     row = {
@@ -148,6 +148,8 @@ def corpus(
             "documents": table(mine, DOCUMENT),
             "rejected": table(refused, REJECTED),
         }
+        if paged := [{"id": row["id"], "layout": []} for row in mine if row.get("paged")]:
+            extracted[name]["layout"] = table(paged, LAYOUT)
     return {
         "extracted": write(folder, "extracted", extracted, version=version),
         **write_groups(folder, held, version),
