@@ -29,7 +29,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.storage import crawldb
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 
 SIZES = (2_500_000, 5_000_000, 10_000_000)
 LINKS_PER_PAGE = 70
@@ -158,7 +158,7 @@ def build(store: Store, size: int) -> None:
 
 def filter_of(size: int) -> bytes:
     """Returns the filter of all keys of the DB, half full."""
-    known = Known(2 * size)
+    known = KnownUrls(2 * size)
     with duckdb.connect() as connection:
         for start in range(0, size, 1 << 20):
             query = f"SELECT md5(CAST(i AS VARCHAR)) FROM range({start}, {min(start + (1 << 20), size)}) r(i)"

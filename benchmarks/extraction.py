@@ -38,7 +38,7 @@ from tasks.formats.web.charset import decode
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
-from tasks.stages.extract.page_metadata import read_about
+from tasks.stages.extract.page_metadata import read_metadata
 
 _WORD = re.compile(r"\w+")
 _SLOW, _SLOW_ROUNDS = "trafilatura", 2
@@ -260,7 +260,7 @@ def stated(pages: Sequence[SegmentPage]) -> dict[str, dict[str, float]]:
     """Returns how many titles, authors, dates and names of sites each reader gives, and how many are right."""
 
     def ours(page: SegmentPage) -> tuple[str, ...]:
-        found = read_about(HTMLTree.parse(page.html), page.url)
+        found = read_metadata(HTMLTree.parse(page.html), page.url)
         day = found.published.date().isoformat() if found.published else ""
         return found.title, found.author, day, found.site
 

@@ -33,10 +33,10 @@ from benchmarks.extraction import GoldPage, SegmentPage, read_pages, read_segmen
 from benchmarks.harness import keep, parser
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import SCALE, Judges, blocks_text, candidates, parsed
+from tasks.stages.extract.blocks import SCALE, BlockClassifier, blocks_text, candidates, parsed
 from tasks.stages.extract.html import keep_posts, main_text
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
-from tasks.stages.extract.page_metadata import read_about
+from tasks.stages.extract.page_metadata import read_metadata
 
 TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 5
@@ -88,7 +88,7 @@ def examples(
     for page in pages:
         html = page.html
         tree = HTMLTree.parse(html)
-        title = read_about(tree).stated_title
+        title = read_metadata(tree).stated_title
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
         blocks = read_blocks(tree)
         if blocks is not None:
@@ -227,9 +227,9 @@ def _odds(one: Example, odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(candidates(one.measured), odds, -9.0)
 
 
-def judges_of(held: dict[str, Any]) -> Judges:
+def judges_of(held: dict[str, Any]) -> BlockClassifier:
     """Returns trained weights as the extractor uses them."""
-    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+    return BlockClassifier(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
 
 
 def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], list[Example]]]:
@@ -243,14 +243,14 @@ def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], li
         )
 
 
-def texts_by(by: Judges, pages: Sequence[GoldPage | SegmentPage]) -> list[str]:
+def texts_by(by: BlockClassifier, pages: Sequence[GoldPage | SegmentPage]) -> list[str]:
     """Returns the texts of pages as the extractor makes them by some trees."""
     found = []
     for page in pages:
         html = page.html
         tree = HTMLTree.parse(html)
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
-        found.append(clean(blocks_text(tree, read_about(tree).stated_title, by=by) or main_text(tree)))
+        found.append(clean(blocks_text(tree, read_metadata(tree).stated_title, by=by) or main_text(tree)))
     return found
 
 

@@ -38,14 +38,14 @@ from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
 from tasks.stages.crawl.http.connection import files_for
 from tasks.stages.crawl.inject import number_of, scope_of
-from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 from tasks.stages.crawl.resume import logged_outcomes, resume
 from tasks.stages.crawl.status import Live, State, Watch, state_of
 from tasks.stages.crawl.storage import crawldb, fetchlist, fetchlog
-from tasks.stages.crawl.storage.crawldb import Known
-from tasks.stages.crawl.storage.segment import ORDER, Segment
+from tasks.stages.crawl.storage.crawldb import KnownUrls
+from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import Spool
 from tasks.stages.crawl.visit import Visitor
 
@@ -122,7 +122,7 @@ class Crawl:
             self._policy,
         )
         self._spool = Spool(output, config.buffer_bytes, ORDER)
-        self._segment = Segment(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
+        self._segment = SegmentWriter(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
         self._scheduler: Scheduler | None = None
         self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._begin = time.monotonic()
@@ -158,7 +158,7 @@ class Crawl:
         clocks = Clocks(self._output)
         politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(fetchlog.clock_of, self._hosts))
-        parser = Parser(config.user_agent)
+        parser = PageParser(config.user_agent)
         client = Client(config, begin=politeness.begin, policy=self._policy, files=self._files)
         async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
             rules = HostRules(
@@ -275,4 +275,4 @@ def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
 
 
 def _known(previous: Artifact | None) -> Container[bytes]:
-    return Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else frozenset()
+    return KnownUrls.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else frozenset()

@@ -39,7 +39,7 @@ from tasks.stages.crawl.hosts.politeness import GIVEN_UP
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.duck import quoted
 from tasks.stages.crawl.storage.fetchlog import FETCH_LOG, LINKS
 from tasks.stages.crawl.storage.segment import LINK, LOG
@@ -326,10 +326,10 @@ def _write_known(connection: duckdb.DuckDBPyConnection, part: Part, previous: Ar
     """Adds the new keys to the filter before; makes a larger one when it is full."""
     (before,) = connection.execute("SELECT count(*) FROM previous").fetchall()[0]
     (new,) = connection.execute("SELECT count(*) FROM new").fetchall()[0]
-    known = Known.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else Known(2 * new)
+    known = KnownUrls.from_bytes(previous.read(crawldb.KNOWN_FILE)) if previous else KnownUrls(2 * new)
     query = "SELECT key FROM new"
     if before + new > known.capacity:
-        known = Known(2 * (before + new))
+        known = KnownUrls(2 * (before + new))
         query = "SELECT key FROM previous UNION ALL SELECT key FROM new"
     for several in duck.keys(connection, query):
         known.add(several)

@@ -26,7 +26,7 @@ from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import also, header_terms, kept
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
 from tasks.stages.crawl.status import Watch
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
     DUPLICATE,
@@ -39,7 +39,7 @@ from tasks.stages.crawl.storage.fetchlog import (
     SUCCESS,
     Outcome,
 )
-from tasks.stages.crawl.storage.segment import Segment
+from tasks.stages.crawl.storage.segment import SegmentWriter
 
 log = logging.getLogger("sluice.crawl")
 
@@ -76,7 +76,7 @@ class Visitor:
         rules: HostRules,
         reader: Reader,
         order: Order,
-        segment: Segment,
+        segment: SegmentWriter,
         policy: Policy,
         watch: Watch,
         *,
@@ -307,7 +307,7 @@ class Visitor:
         self._known_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
-    def _revisited(self, candidate: Candidate, earlier: Earlier, answer: Answer, outcome: Outcome) -> Outcome:
+    def _revisited(self, candidate: Candidate, earlier: EarlierCapture, answer: Answer, outcome: Outcome) -> Outcome:
         # A 304 may omit the validators; those we sent are still valid.
         known = outcome._replace(
             status=NOT_MODIFIED,

@@ -83,14 +83,14 @@ class Trees:
 
 
 @dataclass(frozen=True)
-class Judges:
+class BlockClassifier:
     """Trees that see one block at a time, and those that see the verdicts of the first on its neighbours, too."""
 
     first: Trees
     second: Trees
 
 
-def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Judges | None = None) -> str:
+def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: BlockClassifier | None = None) -> str:
     """Returns the main text of a page; "" for documentation, in doubt, and where no paragraph is main text.
 
     Args:
@@ -128,7 +128,7 @@ def _comments(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
     return found
 
 
-def judged(page: Blocks, measured: NDArray[np.float32], by: Judges) -> NDArray[np.float64]:
+def judged(page: Blocks, measured: NDArray[np.float32], by: BlockClassifier) -> NDArray[np.float64]:
     """Returns the log odds that blocks are main text; `measured` by `features`."""
     possible = np.flatnonzero(candidates(measured))
     found = np.full(len(page), _NEVER)
@@ -159,10 +159,10 @@ def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
 
 
 @functools.cache
-def judges() -> Judges:
+def judges() -> BlockClassifier:
     """Returns the trees whose weights come with the package."""
     held = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
-    return Judges(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+    return BlockClassifier(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
 
 
 def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:

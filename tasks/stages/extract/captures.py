@@ -18,8 +18,8 @@ from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import HTML_TYPES, Sent, captured, media_type
-from tasks.stages.extract.row import Choices, Row, no_content
+from tasks.stages.extract.content import HTML_TYPES, BodyHeaders, captured, media_type
+from tasks.stages.extract.row import ExtractOptions, InputRow, no_content
 
 log = logging.getLogger("sluice.extract")
 
@@ -29,7 +29,7 @@ _PLAIN_URL = re.compile(r"https?://[a-z0-9.-]+/(?!robots\.txt)[!-~]*")
 
 def read_warc(
     file: BinaryIO, name: str, source: str, config: ExtractConfig, *, quick: bool = False, own: bool = False
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     """Yields the captures of a WARC file in file order.
 
     Args:
@@ -40,25 +40,25 @@ def read_warc(
         quick: yield rows for identities only: without content, with digests by `quick_digest`.
         own: whether the file is of our own crawler, whose declared digests are trusted.
     """
-    choices = Choices.of(config)
+    choices = ExtractOptions.of(config)
     digest: Digest = "quick" if quick else "declared" if own else "computed"
     for entry in read_records(file, config.max_payload_bytes + 1, digest=digest):
         if isinstance(entry, Damage):
             log.warning("%s: %s at byte %d or behind it (%s)", name, entry.reason, entry.offset, entry.detail)
             place = f"{name}#{entry.offset}"
-            yield Row(place, source, warc_file=name, warc_offset=entry.offset, refused=entry.reason, damaged=True)
+            yield InputRow(place, source, warc_file=name, warc_offset=entry.offset, refused=entry.reason, damaged=True)
         else:
             if entry.short:
                 log.warning("%s: the record of %s is damaged, or declares a wrong length", name, entry.url)
             yield _row(entry, name, source, config, None if quick else choices)
 
 
-def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: Choices | None) -> Row:
+def _row(record: Record, name: str, source: str, config: ExtractConfig, choices: ExtractOptions | None) -> InputRow:
     url = capture_url(record.url)
     converted = record.kind == WarcRecordType.conversion
     # A quick row has no content, so it needs no headers.
     sent = _of_conversion(record, url) if converted else _of_response(record, url, headers=choices is not None)
-    return Row(
+    return InputRow(
         url=url,
         source=source,
         content=partial(captured, record.payload, sent, choices) if choices else no_content,
@@ -74,12 +74,12 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
     )
 
 
-def _of_response(record: Record, url: str, *, headers: bool) -> Sent:
+def _of_response(record: Record, url: str, *, headers: bool) -> BodyHeaders:
     # HTTP headers: names in any case, a name perhaps several times.
     sent: dict[str, list[str]] = {}
     for name, value in (record.http or ()) if headers else ():
         sent.setdefault(name.lower(), []).append(value)
-    return Sent(
+    return BodyHeaders(
         url=url,
         content_type=sent.get("content-type", [""])[-1],
         coding=",".join(sent.get("content-encoding", ())),
@@ -89,11 +89,11 @@ def _of_response(record: Record, url: str, *, headers: bool) -> Sent:
     )
 
 
-def _of_conversion(record: Record, url: str) -> Sent:
+def _of_conversion(record: Record, url: str) -> BodyHeaders:
     # Common Crawl names the languages it has found, the most frequent first: "eng,fra".
     language = str(record.headers.get("WARC-Identified-Content-Language") or "").partition(",")[0].strip()
     kind = str(record.headers.get("Content-Type") or "")
-    return Sent(url=url, content_type=kind, language=language, fetched_at=record.date)
+    return BodyHeaders(url=url, content_type=kind, language=language, fetched_at=record.date)
 
 
 def _refusal(record: Record, url: str, config: ExtractConfig) -> str:

@@ -15,7 +15,7 @@ from tasks.formats.web import content_encoding
 from tasks.formats.web.charset import decode, with_source
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
-from tasks.stages.extract.row import Choices, Content, Rejected
+from tasks.stages.extract.row import Content, ExtractOptions, Rejected
 
 _PDF = b"%PDF-"
 # What servers say of files whose type they do not know (WHATWG MIME Sniffing Standard, section 7).
@@ -54,7 +54,7 @@ _BINARY = (b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x7f
 
 
 @dataclass(frozen=True)
-class Sent:
+class BodyHeaders:
     """Headers of a body that extraction needs; small, because they are sent to another process.
 
     Attributes:
@@ -74,7 +74,7 @@ class Sent:
     fetched_at: datetime | None = None
 
 
-def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
+def captured(payload: bytes, sent: BodyHeaders, choices: ExtractOptions) -> Content:
     """Returns the content of a captured body; raises Rejected with the reason if it gives no document."""
     if choices.honour_noindex and _noindex(sent.robots, sent, names=True):
         raise Rejected("noindex")
@@ -110,7 +110,7 @@ def captured(payload: bytes, sent: Sent, choices: Choices) -> Content:
     )
 
 
-def _noindex(robots: Sequence[str], sent: Sent, *, names: bool) -> bool:
+def _noindex(robots: Sequence[str], sent: BodyHeaders, *, names: bool) -> bool:
     # A corpus has no user agent name that a page could address: only directives for all agents apply.
     return bool(robots) and directives(robots, "", sent.fetched_at or _NO_TIME, names=names).noindex
 

@@ -36,11 +36,11 @@ from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.content import metadata, plain, row_text
 from tasks.stages.extract.parser import parsed
 from tasks.stages.extract.partitioning import FilePiece, readable, window
-from tasks.stages.extract.row import Content, Row
+from tasks.stages.extract.row import Content, InputRow
 
 _ROWS_AT_ONCE = 16
 
-Tally = Counter[tuple[str, str, str]]
+RowCounts = Counter[tuple[str, str, str]]
 """Numbers of rows by source, path of the file, and reason ("" for a text)."""
 
 _SHOWN = 40
@@ -52,7 +52,7 @@ _WRAPPED = re.compile(rb'\s*\{(?:[^\[\]{}]{0,2000},)?\s*"([^"\\]{1,200})"\s*:\s*
 
 def read_file(
     file: SourceFile, source: FileSource, config: ExtractConfig, *, quick: bool = False, piece: FilePiece | None = None
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     """Yields the rows of one file, in file order; raises InputError when the file itself cannot be read.
 
     Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
@@ -82,20 +82,20 @@ def _whole_file(
     source: FileSource,
     config: ExtractConfig,
     quick: bool,
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     url = _url(source, file)
     if file.bytes > source.max_file_bytes:
-        yield Row(url, source.name, refused="too_large")
+        yield InputRow(url, source.name, refused="too_large")
         return
     try:
         data = _unpacked(file, source.max_file_bytes + 1)
-    except _Damaged:
-        yield Row(url, source.name, refused="content_coding")
+    except _CompressionError:
+        yield InputRow(url, source.name, refused="content_coding")
         return
     if len(data) > source.max_file_bytes:
-        yield Row(url, source.name, refused="too_large")
+        yield InputRow(url, source.name, refused="too_large")
         return
-    yield Row(
+    yield InputRow(
         url=url,
         source=source.name,
         content=partial(to_content, data, file.name),
@@ -104,7 +104,7 @@ def _whole_file(
     )
 
 
-class _Damaged(Exception):
+class _CompressionError(Exception):
     """The compression of a file is broken."""
 
 
@@ -117,17 +117,17 @@ def _unpacked(file: SourceFile, limit: int) -> bytes:
             with pa.CompressedInputStream(raw, packing) as stream:
                 return bytes(stream.read(limit))
         except OSError as error:
-            raise _Damaged from error
+            raise _CompressionError from error
 
 
 def _json_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     with window(file, piece) as text:
         held = json_rows(text, text.form, config.max_payload_bytes)
         for number, row in enumerate(held, start=piece.first if piece else 0):
             if row is None:
-                yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
             elif row.strip():
                 yield _record(_parsed(row), number, file, source, quick)
 
@@ -141,7 +141,7 @@ def _parsed(row: bytes) -> Any:
 
 def _parquet_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     columns = _columns(file, source, quick)
     number = piece.first if piece else 0
     # Dictionary-encoded, so that a text that occurs in a thousand rows is in memory once.
@@ -152,7 +152,7 @@ def _parquet_rows(
                 fields = dict(zip(columns, row, strict=True))
                 named = [fields[name] for name in (source.text_field, source.url_field) if name in fields]
                 if any(_bytes_of(value) > config.max_payload_bytes for value in named):
-                    yield Row(f"{_url(source, file)}#{number}", source.name, refused="too_large")
+                    yield InputRow(f"{_url(source, file)}#{number}", source.name, refused="too_large")
                 else:
                     yield _record({name: value.as_py() for name, value in fields.items()}, number, file, source, quick)
                 number += 1
@@ -178,21 +178,21 @@ def _bytes_of(value: pa.Scalar) -> int:
     return plain.as_buffer().size if isinstance(plain, pa.BinaryScalar) and plain.is_valid else 0
 
 
-def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> Row:
+def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: bool) -> InputRow:
     place = f"{_url(source, file)}#{number}"
     if not isinstance(row, Mapping):
-        return Row(place, source.name, refused="json_malformed")
+        return InputRow(place, source.name, refused="json_malformed")
     text = row.get(source.text_field)
     if not isinstance(text, str):
-        return Row(place, source.name, refused="no_text")
+        return InputRow(place, source.name, refused="no_text")
     url = row.get(source.url_field)
     if isinstance(url, str) and len(url) > MAX_CAPTURED_URL:
-        return Row(place, source.name, refused="url_invalid")
+        return InputRow(place, source.name, refused="url_invalid")
     try:
         found, left_out = ("", False) if quick else _metadata(row, source)
     except RecursionError:
-        return Row(place, source.name, refused="json_malformed")
-    return Row(
+        return InputRow(place, source.name, refused="json_malformed")
+    return InputRow(
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
         content=partial(row_text, text),
@@ -215,7 +215,7 @@ def _digest(data: bytes, quick: bool) -> str:
     return quick_digest(data) if quick else payload_digest(data)
 
 
-def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[Row]:
+def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
     # FastWARC reads gzip and zstd itself; of a bzip2 file the offsets are those in the decompressed stream.
     opener: Callable[..., Any] = bz2.open if file.packing() == "bz2" else open
     name = file.name if file.name.isprintable() else _quoted(file.name)
@@ -223,25 +223,25 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
         yield from read_warc(handle, f"{source.name}/{name}", source.name, config, quick=quick)
 
 
-_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {
     "text": partial(_whole_file, plain),
     "metadata": partial(_whole_file, metadata),
     "warc": _captures,
 }
-_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[InputRow]]] = {
     "jsonl": _json_rows,
     "parquet": _parquet_rows,
 }
 
 
-def tallied(rows: Iterable[Row], file: SourceFile, source: FileSource, tally: Tally) -> Iterator[Row]:
+def tallied(rows: Iterable[InputRow], file: SourceFile, source: FileSource, tally: RowCounts) -> Iterator[InputRow]:
     """Yields rows of a file and counts them."""
     for row in rows:
         tally[source.name, file.path, row.refused] += 1
         yield row
 
 
-def refuse_misread(tally: Tally, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
+def refuse_misread(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
     """Checks the rows of all files.
 
     Raises:

@@ -29,7 +29,7 @@ from typing import Any
 from tasks.core import child_process
 from tasks.core.child_process import LENGTH, Parent, limit_cpu, limit_memory
 from tasks.core.errors import InputError, SluiceError
-from tasks.stages.extract.row import Content, Poison, Rejected, Row
+from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 Outcome = Content | Rejected | Poison
 Call = Callable[[], Content]
@@ -58,7 +58,7 @@ ROOM = 640 << 20
 """Bytes of address space that the child may take beyond what it starts with."""
 
 
-class Guard:
+class ExtractionGuard:
     """Runs the extraction of rows in a child process.
 
     Args:
@@ -72,14 +72,14 @@ class Guard:
         self._silent_s = PATIENCE * cpu_s if silent_s is None else silent_s
         self._modules = (*_MODULES, *modules)
 
-    def outcomes(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Outcome]]:
+    def outcomes(self, rows: Iterable[InputRow]) -> Iterator[tuple[InputRow, Outcome]]:
         """Yields every row with what came of it, in order; rows that are refused already do not leave this process.
 
         Raises:
             InputError: the child cannot be started.
             SluiceError: extracting a row raised it, so it concerns more than the row.
         """
-        batch: list[Row] = []
+        batch: list[InputRow] = []
         size = 0
         for row in rows:
             batch.append(row)
@@ -89,7 +89,7 @@ class Guard:
                 batch, size = [], 0
         yield from self._batch(batch)
 
-    def _batch(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
+    def _batch(self, rows: Sequence[InputRow]) -> Iterator[tuple[InputRow, Outcome]]:
         answers = iter(self.run([row.content for row in rows if not row.refused]))
         for row in rows:
             yield row, Rejected(row.refused) if row.refused else next(answers)
@@ -104,7 +104,7 @@ class Guard:
             try:
                 for outcome in child.answers(calls[start:], self._cpu_s, self._silent_s):
                     found.append(outcome)
-            except _Died as death:
+            except _ChildExitError as death:
                 child.end()
                 row = max(len(found), start + death.row)  # what has answered already is not at fault
                 found += self.run(calls[len(found) : row])  # no row of these has ended a child
@@ -120,7 +120,7 @@ class Guard:
         return found
 
 
-class _Died(Exception):
+class _ChildExitError(Exception):
     """The child is of no use any more; `row` of the batch is what it was at."""
 
     def __init__(self, reason: str, detail: str, row: int) -> None:
@@ -162,7 +162,7 @@ class _Child:
         try:
             self._send(modules)
             self._receive(_START_S)
-        except _Died as death:
+        except _ChildExitError as death:
             self.end()
             raise InputError(
                 f"the process that extracts pages cannot be started ({death.poison})",
@@ -178,7 +178,7 @@ class _Child:
             if isinstance(outcome, SluiceError):
                 raise outcome
             if isinstance(outcome, Poison) and outcome.reason != "error":
-                raise _Died(outcome.reason, outcome.detail, row)
+                raise _ChildExitError(outcome.reason, outcome.detail, row)
             yield outcome
 
     def end(self) -> None:
@@ -216,7 +216,7 @@ class _Child:
                 if self._row() != row:
                     continue
                 self._process.kill()
-                raise _Died("timeout", "the process that extracts pages went silent", row)
+                raise _ChildExitError("timeout", "the process that extracts pages went silent", row)
             block = os.read(self._answers, _PIPE)
             if not block:
                 raise self._death()
@@ -226,14 +226,14 @@ class _Child:
         row: int = _ROW.unpack_from(self._at)[0]
         return row
 
-    def _death(self) -> _Died:
+    def _death(self) -> _ChildExitError:
         code, row = self._process.wait(), self._row()
         if code == -signal.SIGPROF:
-            return _Died("timeout", "it took more CPU seconds than a page may", row)
+            return _ChildExitError("timeout", "it took more CPU seconds than a page may", row)
         if code == -signal.SIGKILL:
-            return _Died("memory", "the process was killed, most often for want of memory", row)
+            return _ChildExitError("memory", "the process was killed, most often for want of memory", row)
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return _Died("crash", f"the process that extracts pages ended with {how}", row)
+        return _ChildExitError("crash", f"the process that extracts pages ended with {how}", row)
 
 
 _idle: list[_Child] = []
@@ -272,17 +272,17 @@ def end_all() -> None:
 
 def _serve(parent: Parent, at: mmap.mmap) -> None:
     """Imports what the parent names, then answers until it is gone; `at` holds the row that this process is at."""
-    questions = parent.questions()
+    questions = parent.requests()
     for module in next(questions, ()):
         importlib.import_module(module)
     limit_memory(ROOM)
-    parent.answer(pickle.dumps(None))
+    parent.respond(pickle.dumps(None))
     parent.flush()
     for cpu_s, calls in questions:
         for row, call in enumerate(calls):
             _ROW.pack_into(at, 0, row)
             outcome, final = _outcome(call, cpu_s)
-            parent.answer(outcome)
+            parent.respond(outcome)
             if final:
                 return
         parent.flush()

@@ -22,8 +22,8 @@ from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
-from tasks.stages.extract.page_metadata import About, read_about
-from tasks.stages.extract.row import Choices, Rejected
+from tasks.stages.extract.page_metadata import PageMetadata, read_metadata
+from tasks.stages.extract.row import ExtractOptions, Rejected
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
@@ -90,18 +90,18 @@ _LONG = 2 * MAX_ATTRIBUTES
 
 
 @dataclass(frozen=True)
-class Page:
+class ExtractedPage:
     """Text and metadata of a page."""
 
     text: str
-    about: About
+    about: PageMetadata
     whole: bool
     """Whether `text` is all visible text: by the setting, or because no main text was found."""
 
 
 def read_page(
-    html: str, config: Choices | ExtractConfig | None = None, source: bytes | None = None, url: str = ""
-) -> Page:
+    html: str, config: ExtractOptions | ExtractConfig | None = None, source: bytes | None = None, url: str = ""
+) -> ExtractedPage:
     """Extracts the text of a page, layout kept: paragraphs, line breaks, preformatted text.
 
     Args:
@@ -122,20 +122,20 @@ def read_page(
         html = html.replace("\0", "")
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
-    about = read_about(tree, url)
+    about = read_metadata(tree, url)
     keep_posts(tree, source)
     text, whole = _text(html, tree, about.stated_title, config)
-    return Page(clean(text), about, whole)
+    return ExtractedPage(clean(text), about, whole)
 
 
 @functools.cache
-def _defaults() -> Choices:
+def _defaults() -> ExtractOptions:
     from tasks.stages.extract.config import ExtractConfig
 
-    return Choices.of(ExtractConfig())
+    return ExtractOptions.of(ExtractConfig())
 
 
-def _text(html: str, tree: HTMLTree, title: str, config: Choices | ExtractConfig) -> tuple[str, bool]:
+def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | ExtractConfig) -> tuple[str, bool]:
     if config.extractor == "visible":
         return visible_text(tree), True
     text = ""

@@ -18,8 +18,8 @@ from tasks.formats.warc.archive import index_entry
 from tasks.formats.warc.record import PAGE_STATUSES
 from tasks.stages.extract.captures import capture_url, url_refusal
 from tasks.stages.extract.config import WEB
-from tasks.stages.extract.partitioning import ROW_KINDS, Unit
-from tasks.stages.extract.row import Row
+from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit
+from tasks.stages.extract.row import InputRow
 
 SEVERAL_ROWS = (*ROW_KINDS, "warc")
 """Kinds of sources whose files have several rows; a file of another kind is a single row."""
@@ -29,13 +29,13 @@ IDENTITY = np.dtype([("id", "S32"), ("page", np.uint64), ("rendered", np.bool_)]
 is a page as a browser has rendered it."""
 
 Identity = tuple[bytes, int, bool]
-NONE: Identity = (b"", 0, False)
+NO_IDENTITY: Identity = (b"", 0, False)
 
 _PAGE_STATUSES = frozenset(map(str, PAGE_STATUSES))
 
 
 @dataclass(frozen=True)
-class Spare:
+class ExcludedRows:
     """Numbers of the rows of one part that give no document, by reason."""
 
     copies: frozenset[int] = frozenset()
@@ -48,16 +48,16 @@ class Spare:
         return "duplicate_capture" if number in self.copies else ""
 
 
-def unit_identities(unit: Unit, rows: Iterable[Row]) -> Iterator[Identity]:
+def unit_identities(unit: InputUnit, rows: Iterable[InputRow]) -> Iterator[Identity]:
     """Yields the identity of every row of a unit; `rows` are read only if it can have several."""
     if unit.source is not None and unit.source.kind not in SEVERAL_ROWS:
-        yield NONE  # its URL is its path, which is unique
+        yield NO_IDENTITY  # its URL is its path, which is unique
         return
     for row in rows:
-        yield NONE if row.refused else _of_row(row)
+        yield NO_IDENTITY if row.refused else _of_row(row)
 
 
-def _of_row(row: Row) -> Identity:
+def _of_row(row: InputRow) -> Identity:
     captured = row.record_id or row.warc_file
     return identity(row.url, row.payload_digest, row.source if captured else "", rendered=row.rendered)
 
@@ -77,7 +77,7 @@ def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:
     return np.array([identity for unit in units for identity in unit], dtype=IDENTITY)
 
 
-def spares(parts: Sequence[NDArray[np.void]]) -> list[Spare]:
+def spares(parts: Sequence[NDArray[np.void]]) -> list[ExcludedRows]:
     """Returns for each part the rows that give no document; `parts` are identities in input order."""
     rows = np.concatenate(parts)
     rendered = np.unique(rows["page"][rows["rendered"]])
@@ -90,7 +90,7 @@ def spares(parts: Sequence[NDArray[np.void]]) -> list[Spare]:
     copies[first] = False
     ends = np.cumsum([len(part) for part in parts])
     return [
-        Spare(_numbers(copies[end - len(part) : end]), _numbers(replaced[end - len(part) : end]))
+        ExcludedRows(_numbers(copies[end - len(part) : end]), _numbers(replaced[end - len(part) : end]))
         for part, end in zip(parts, ends, strict=True)
     ]
 
@@ -119,7 +119,7 @@ def indexed_identities(file: BinaryIO, records: int) -> list[Identity] | None:
 
 def _identity(entry: dict[str, str]) -> Identity | None:
     if entry["status"] == "-":
-        return NONE if entry["mime"] == "warc/revisit" else None
+        return NO_IDENTITY if entry["mime"] == "warc/revisit" else None
     url = capture_url(entry["url"])
     is_page = entry["status"] in _PAGE_STATUSES and not url_refusal(url)
-    return identity(url, f"sha1:{entry['digest']}", WEB) if is_page else NONE
+    return identity(url, f"sha1:{entry['digest']}", WEB) if is_page else NO_IDENTITY

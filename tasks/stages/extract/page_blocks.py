@@ -281,7 +281,7 @@ def read_blocks(tree: HTMLTree) -> Blocks | None:
     # Markup is ASCII. What no byte can hold becomes a question mark: a visible character, too, which ends no name.
     held = source.encode("latin-1", "replace") + bytes(_LONGEST)
     begin, end = _tags(source, np.frombuffer(held, np.uint8))
-    return _Reader(source, held, begin, end).read() if len(begin) else None
+    return _BlockReader(source, held, begin, end).read() if len(begin) else None
 
 
 def _tags(source: str, held: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
@@ -300,7 +300,7 @@ def _tags(source: str, held: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
     return both[:, 0], both[:, 1]
 
 
-class _Reader:
+class _BlockReader:
     """Reads one page; arrays have a row for each tag outside of what is skipped."""
 
     def __init__(self, source: str, held: bytes, begin: Numbers, end: Numbers) -> None:

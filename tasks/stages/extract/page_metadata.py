@@ -126,7 +126,7 @@ _NOBODY = frozenset(("admin", "administrator", "name", "autor", "author", "unkno
 
 
 @dataclass(frozen=True)
-class About:
+class PageMetadata:
     """Metadata of a page; "" or None for fields that it does not state.
 
     Attributes:
@@ -153,16 +153,16 @@ class About:
     robots: tuple[str, ...] = ()
 
 
-def read_about(tree: HTMLTree, url: str = "") -> About:
+def read_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
     """Returns the metadata of a page at `url`."""
     document = tree.document
     if document is None:
-        return About()
-    root, head, body = document.first_element_child, _Head(tree), _Anywhere(document)
+        return PageMetadata()
+    root, head, body = document.first_element_child, _HeadElements(tree), _DocumentElements(document)
     objects = sorted(_objects(body.json_ld), key=lambda node: not _is_article(node))
     stated = _line(head.title, _MAX_TITLE)
     site = _line(head.metas.get("og:site_name", ""), _MAX_SITE)
-    return About(
+    return PageMetadata(
         title=_title(stated, body.headings, _line(head.metas.get("og:title", ""), _MAX_TITLE)),
         stated_title=stated,
         author=_author(document, head, objects, site),
@@ -175,7 +175,7 @@ def read_about(tree: HTMLTree, url: str = "") -> About:
     )
 
 
-class _Head:
+class _HeadElements:
     """The elements of a page's head that are read."""
 
     def __init__(self, tree: HTMLTree) -> None:
@@ -204,7 +204,7 @@ class _Head:
                 self.title = self.title or element.text or ""
 
 
-class _Anywhere:
+class _DocumentElements:
     """The elements that are read wherever they stand."""
 
     def __init__(self, document: Any) -> None:
@@ -277,7 +277,7 @@ def moment(text: str) -> datetime | None:
     return found.replace(microsecond=found.microsecond // 1000 * 1000) if found >= _FIRST_PAGE else None
 
 
-def _published(head: _Head, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
+def _published(head: _HeadElements, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
     written = [head.metas[name] for name in _DATES if name in head.metas]
     written += [value for node in objects if isinstance(value := node.get("datePublished"), str)]
     return next(filter(None, map(moment, [*written, *times])), None)
@@ -323,7 +323,7 @@ def _day(found: re.Match[str] | None) -> datetime | None:
     return moment_of if moment_of >= _FIRST_PAGE else None
 
 
-def _author(document: Any, head: _Head, objects: list[dict[str, Any]], site: str) -> str:
+def _author(document: Any, head: _HeadElements, objects: list[dict[str, Any]], site: str) -> str:
     by_id = {node["@id"]: node for node in objects if isinstance(node.get("@id"), str)}
     for written in (
         *(_names(node["author"], by_id) for node in objects if "author" in node),
@@ -367,7 +367,7 @@ def _names(author: Any, by_id: dict[str, dict[str, Any]]) -> list[str]:
     return found
 
 
-def _licence(head: _Head, objects: list[dict[str, Any]], links: list[tuple[bool, str]]) -> str:
+def _licence(head: _HeadElements, objects: list[dict[str, Any]], links: list[tuple[bool, str]]) -> str:
     written = [head.links.get("license", ""), *(href for named, href in links if named)]
     written += [value for node in objects if isinstance(value := node.get("license"), str)]
     written += [head.metas[name] for name in _RIGHTS if name in head.metas]

@@ -40,7 +40,7 @@ from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, REJECTED, 
 from tasks.formats.documents.layout import PageScore
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.stages.extract.guard import Outcome
-from tasks.stages.extract.row import Content, Poison, Row
+from tasks.stages.extract.row import Content, InputRow, Poison
 
 # Documents are read a few times and then no more: at level 1 they take a sixth more room and two thirds of the time. No
 # two rows share what the other columns hold.
@@ -198,12 +198,12 @@ class PagedFiles:
         self._tables: list[pa.Table] = []
         self._pages: list[dict[str, Any]] = []
 
-    def rejected(self, row: Row, outcome: Outcome) -> None:
+    def rejected(self, row: InputRow, outcome: Outcome) -> None:
         """Adds the pages of a file that gave no document."""
         if not isinstance(outcome, Poison):
             self._add_pages(row, outcome.pages)
 
-    def kept(self, part: Part, row: Row, document: str, content: Content) -> list[dict[str, str]]:
+    def kept(self, part: Part, row: InputRow, document: str, content: Content) -> list[dict[str, str]]:
         """Adds layout and pages of a document; counts its pages that need OCR as rows, and returns their rejections."""
         if content.layout:
             self._rows.append(layout_row(document, content.layout))
@@ -238,7 +238,7 @@ class PagedFiles:
             self._tables.append(pa.Table.from_pylist(self._rows, LAYOUT))
             self._rows = []
 
-    def _add_pages(self, row: Row, pages: tuple[PageScore, ...]) -> None:
+    def _add_pages(self, row: InputRow, pages: tuple[PageScore, ...]) -> None:
         self._pages += [
             {"url": row.url, "source": row.source, "page": one.page, "score": one.score, "needs_ocr": one.needs_ocr}
             for one in pages

@@ -23,7 +23,7 @@ from tasks.core import parquet
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find, other_kind
-from tasks.formats.documents.json_rows import BLOCK, Form, Text, form_of, text_of, value_ends
+from tasks.formats.documents.json_rows import BLOCK, Form, JsonText, form_of, open_text, value_ends
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
 
@@ -96,7 +96,7 @@ class FilePiece:
 
 
 @dataclass(frozen=True)
-class Unit:
+class InputUnit:
     """One input file, or the piece `piece` of it.
 
     A file of the crawl has no `source`; it is in the store at `file.path` and has `records` captures, listed by the
@@ -123,7 +123,7 @@ class Unit:
         return self.file.path if self.piece is not None and self.piece.streamed else ""
 
 
-def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list[Unit]:
+def divide(units: Sequence[InputUnit], config: ExtractConfig, engine: Engine) -> list[InputUnit]:
     """Returns the units with each file of rows that is larger than a part's share as several.
 
     Raises:
@@ -136,29 +136,29 @@ def divide(units: Sequence[Unit], config: ExtractConfig, engine: Engine) -> list
     return [piece for number, unit in enumerate(units) for piece in found.get(number, [unit])]
 
 
-def _is_rows(unit: Unit) -> bool:
+def _is_rows(unit: InputUnit) -> bool:
     return unit.source is not None and unit.source.kind in ROW_KINDS
 
 
-def _pieces(size: int, unit: Unit) -> list[Unit]:
+def _pieces(size: int, unit: InputUnit) -> list[InputUnit]:
     """Cuts a file of rows; an empty one stays as it is."""
     assert unit.source is not None
     with readable(unit.file, unit.source):
         return [replace(unit, piece=piece) for piece in cut(unit.file, unit.source.kind, size)] or [unit]
 
 
-def _part_count(units: Sequence[Unit], config: ExtractConfig) -> int:
+def _part_count(units: Sequence[InputUnit], config: ExtractConfig) -> int:
     total = sum(unit.weight for unit in units)
     return config.parts or max(-(-total // config.part_bytes), min(len(units), MIN_PARTS))
 
 
-def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
+def arrange(units: Sequence[InputUnit], config: ExtractConfig) -> list[list[InputUnit]]:
     """Cuts `units` into parts, none of them empty.
 
     The middle of a unit decides where it goes, so a unit larger than a part fills one alone.
     """
     total, count = sum(unit.weight for unit in units), _part_count(units, config)
-    groups: dict[int, list[Unit]] = {}
+    groups: dict[int, list[InputUnit]] = {}
     before = 0
     for unit in units:
         middle = before + unit.weight / 2
@@ -167,9 +167,9 @@ def arrange(units: Sequence[Unit], config: ExtractConfig) -> list[list[Unit]]:
     return [list(_joined(groups[index])) for index in sorted(groups)]
 
 
-def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
+def _joined(units: Sequence[InputUnit]) -> Iterator[InputUnit]:
     """Yields units with neighbouring pieces of one file as one."""
-    current: Unit | None = None
+    current: InputUnit | None = None
     for unit in units:
         if (
             current
@@ -187,7 +187,7 @@ def _joined(units: Sequence[Unit]) -> Iterator[Unit]:
         yield current
 
 
-def runs(parts: Sequence[Sequence[Unit]]) -> list[str]:
+def runs(parts: Sequence[Sequence[InputUnit]]) -> list[str]:
     """Returns for each part the name of its run, or "" for one that can be made by itself.
 
     Parts of one run go through a compressed file one after the other, so that it is unpacked once for all of them.
@@ -216,7 +216,7 @@ def cut(file: SourceFile, kind: str, size: int) -> list[FilePiece]:
     if kind == "parquet":
         return list(_row_groups(file, size))
     form = form_of(file.local(), file.name)
-    with text_of(file.local(), form) as text:
+    with open_text(file.local(), form) as text:
         return list((_lines if form.lines else _values)(text, size, not form.plain))
 
 
@@ -231,7 +231,7 @@ def _row_groups(file: SourceFile, size: int) -> Iterator[FilePiece]:
             first, start, weight = rows, number + 1, 0
 
 
-def _lines(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
+def _lines(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = lines = at = 0
     while block := text.read(BLOCK):
         behind = 0
@@ -245,7 +245,7 @@ def _lines(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
         yield FilePiece(first, start, at, at - start, streamed)
 
 
-def _values(text: Text, size: int, streamed: bool) -> Iterator[FilePiece]:
+def _values(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = end = 0
     number = 0
     for number, (end, _) in enumerate(value_ends(text, 0), start=1):
@@ -273,10 +273,10 @@ def _other_kind(file: SourceFile) -> tuple[str, str] | None:
     return None
 
 
-class Window:
+class PieceReader:
     """The bytes of a piece, to be read forward."""
 
-    def __init__(self, text: Text, form: Form, path: str, left: int | None) -> None:
+    def __init__(self, text: JsonText, form: Form, path: str, left: int | None) -> None:
         self._text = text
         self._path = path
         self.form = form
@@ -295,7 +295,7 @@ class Window:
 
 
 @contextlib.contextmanager
-def window(file: SourceFile, piece: FilePiece | None) -> Iterator[Window]:
+def window(file: SourceFile, piece: FilePiece | None) -> Iterator[PieceReader]:
     """Yields the text of a piece of a file of JSON, in UTF-8; None for the whole file.
 
     Raises:
@@ -306,24 +306,24 @@ def window(file: SourceFile, piece: FilePiece | None) -> Iterator[Window]:
         yield from _streamed(file, piece)
         return
     form = form_of(file.local(), file.name)
-    with text_of(file.local(), form) as text:
+    with open_text(file.local(), form) as text:
         if piece is not None:
             text.seek(piece.start)
-        yield Window(text, form, file.path, None if piece is None else piece.end - piece.start)
+        yield PieceReader(text, form, file.path, None if piece is None else piece.end - piece.start)
 
 
-class _Kept(NamedTuple):
+class _OpenStream(NamedTuple):
     at: int
-    text: Text
+    text: JsonText
     form: Form
     opened: contextlib.ExitStack
 
 
-_KEPT: dict[str, _Kept] = {}
+_KEPT: dict[str, _OpenStream] = {}
 """Where this process stands in the packed file that it has read a piece of last."""
 
 
-def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[Window]:
+def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[PieceReader]:
     kept = _KEPT.pop(file.path, None)
     if kept and kept.at > piece.start:
         kept.opened.close()
@@ -334,7 +334,7 @@ def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[Window]:
             if not (skipped := text.read(min(BLOCK, piece.start - at))):
                 raise _changed(file.path)
             at += len(skipped)
-        shown = Window(text, form, file.path, piece.end - piece.start)
+        shown = PieceReader(text, form, file.path, piece.end - piece.start)
         yield shown
     except BaseException:
         opened.close()
@@ -344,12 +344,12 @@ def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[Window]:
         return
     while _KEPT:
         _KEPT.popitem()[1].opened.close()
-    _KEPT[file.path] = _Kept(piece.end, text, form, opened)
+    _KEPT[file.path] = _OpenStream(piece.end, text, form, opened)
 
 
-def _from_the_beginning(file: SourceFile) -> _Kept:
+def _from_the_beginning(file: SourceFile) -> _OpenStream:
     form, opened = form_of(file.local(), file.name), contextlib.ExitStack()
-    return _Kept(0, opened.enter_context(text_of(file.local(), form)), form, opened)
+    return _OpenStream(0, opened.enter_context(open_text(file.local(), form)), form, opened)
 
 
 def _changed(path: str) -> InputError:

@@ -2,7 +2,7 @@
 
 A row has its provenance, and a callable that extracts the content. The identity of a row needs no extraction, so that
 duplicates within an artifact are found in a first cheap pass over the input. Settings reach the child as plain values
-(`Choices`), without pydantic, whose import takes as long as all other imports of the child together.
+(`ExtractOptions`), without pydantic, whose import takes as long as all other imports of the child together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tasks.formats.documents.layout import PageScore, Piece
+from tasks.formats.documents.layout import LayoutSpan, PageScore
 
 if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
@@ -69,7 +69,7 @@ class Content:
     licence: str = ""
     author: str = ""
     site: str = ""
-    layout: tuple[Piece, ...] = ()
+    layout: tuple[LayoutSpan, ...] = ()
     pages: tuple[PageScore, ...] = ()
 
 
@@ -79,7 +79,7 @@ def no_content() -> Content:
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """One capture or one file.
 
     `refused` is the reason if the headers suffice to reject it. `content` extracts it: picklable, called in the process
@@ -106,7 +106,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ExtractOptions:
     """Settings of tasks.stages.extract.config.ExtractConfig under the same names; see there."""
 
     extractor: str
@@ -118,7 +118,7 @@ class Choices:
     """Name of the parser and its settings as JSON, by media type."""
 
     @classmethod
-    def of(cls, config: ExtractConfig) -> Choices:
+    def of(cls, config: ExtractConfig) -> ExtractOptions:
         """Returns the choices of some settings."""
         from tasks.stages.extract.parser import by_media_type
 

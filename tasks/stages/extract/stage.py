@@ -43,14 +43,21 @@ from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import WEB, ExtractConfig
-from tasks.stages.extract.files import Tally, read_file, refuse_misread, tallied
-from tasks.stages.extract.guard import PATIENCE, Guard, Outcome
+from tasks.stages.extract.files import RowCounts, read_file, refuse_misread, tallied
+from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
-from tasks.stages.extract.identity import Identity, Spare, identities, indexed_identities, spares, unit_identities
+from tasks.stages.extract.identity import (
+    ExcludedRows,
+    Identity,
+    identities,
+    indexed_identities,
+    spares,
+    unit_identities,
+)
 from tasks.stages.extract.parser import find_parser
 from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, returned_parts, write_documents
-from tasks.stages.extract.partitioning import ROW_KINDS, Unit, arrange, divide, find_files, runs
-from tasks.stages.extract.row import Content, Poison, Rejected, Row
+from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit, arrange, divide, find_files, runs
+from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
 
@@ -61,13 +68,13 @@ _SLOW_TO_IMPORT = {"blocks": ("tasks.stages.extract.blocks",), "trafilatura": ("
 
 
 @dataclass(frozen=True)
-class Slice:
+class PartInput:
     """Input of one part: its units, and its rows without a document because of rows elsewhere."""
 
     store: Store | None
     config: ExtractConfig
-    units: tuple[Unit, ...]
-    spare: Spare = field(default_factory=Spare)
+    units: tuple[InputUnit, ...]
+    spare: ExcludedRows = field(default_factory=ExcludedRows)
     quick: bool = True
     """Whether digests are compared with no others than quick ones; those of an index are SHA-1."""
 
@@ -88,15 +95,15 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     warc = inputs.get("warc")
     store = warc.store if warc else None
     crawled = warc_files(warc) if warc else []
-    units = [Unit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
-    units += [Unit(file, source) for source in config.files for file in find_files(source)]
+    units = [InputUnit(SourceFile(f.path, f.path, f.bytes), records=f.records, index=f.index) for f in crawled]
+    units += [InputUnit(file, source) for source in config.files for file in find_files(source)]
     if not units:
         raise InputError(
             f"{output.address}: no WARC file and no local file to read", "crawl first, or add [[extract.files]]"
         )
     quick = not any(unit.index for unit in units)
     parts = arrange(divide(units, config, engine), config)
-    slices = [Slice(store, config, tuple(group), quick=quick) for group in parts]
+    slices = [PartInput(store, config, tuple(group), quick=quick) for group in parts]
     specs = list(map(PartSpec, part_names(len(slices)), slices, runs(parts)))
     if any(spec.name not in output.committed for spec in specs):
         together = in_runs(specs)
@@ -122,7 +129,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     return Report(note=f"{sum(record.rows_out for record in records):,} documents in {len(records)} parts")
 
 
-def extract_part(part: Part, slice_: Slice) -> None:
+def extract_part(part: Part, slice_: PartInput) -> None:
     """Writes one part; see the module's docstring."""
     config = slice_.config
     check_installed(config)  # on this worker, too
@@ -147,19 +154,19 @@ def extract_part(part: Part, slice_: Slice) -> None:
     part.table("rejected", pa.Table.from_pylist(rejected, REJECTED), out=False)
 
 
-def _guard(config: ExtractConfig) -> Guard:
+def _guard(config: ExtractConfig) -> ExtractionGuard:
     """Returns a process that has imported what a recipe needs: the time of that is none of the first page."""
     cpu_s = config.max_page_cpu_s
     modules = _SLOW_TO_IMPORT.get(config.extractor, ())
     if not config.parsers:
-        return Guard(cpu_s, modules)
+        return ExtractionGuard(cpu_s, modules)
     parsers = [find_parser(*one) for one in config.parsers.items()]
     needed = dict.fromkeys(module for one in parsers for module in (type(one).__module__, *one.modules))
     silent_s = max(PATIENCE * (one.cpu_s or cpu_s) + one.wait_s for one in parsers)
-    return Guard(cpu_s, (*modules, "tasks.stages.extract.parser", *needed), max(PATIENCE * cpu_s, silent_s))
+    return ExtractionGuard(cpu_s, (*modules, "tasks.stages.extract.parser", *needed), max(PATIENCE * cpu_s, silent_s))
 
 
-def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> str:
+def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig) -> str:
     """Counts and returns the reason why a row gives no document; "" for a document."""
     if isinstance(outcome, Poison):
         part.quarantine(row.record_id or row.url, outcome)
@@ -174,13 +181,13 @@ def _refusal(part: Part, row: Row, outcome: Outcome, config: ExtractConfig) -> s
     return reason
 
 
-def _marked(slice_: Slice) -> Iterator[Row]:
+def _marked(slice_: PartInput) -> Iterator[InputRow]:
     for number, row in enumerate(_rows(slice_)):
         reason = slice_.spare.reason(number)
         yield replace(row, refused=reason) if reason and not row.refused else row
 
 
-def _document(row: Row, content: Content) -> dict[str, object]:
+def _document(row: InputRow, content: Content) -> dict[str, object]:
     return {
         "id": document_id(row.url, row.payload_digest),
         "record_id": row.record_id,
@@ -211,19 +218,19 @@ def _is_past(published: datetime | None, fetched: datetime | None) -> bool:
     return published is None or fetched is None or published <= fetched + timedelta(days=1)
 
 
-def _rows(slice_: Slice) -> Iterator[Row]:
+def _rows(slice_: PartInput) -> Iterator[InputRow]:
     for unit in slice_.units:
         yield from _unit_rows(slice_, unit)
 
 
-def _unit_rows(slice_: Slice, unit: Unit, *, quick: bool = False) -> Iterator[Row]:
+def _unit_rows(slice_: PartInput, unit: InputUnit, *, quick: bool = False) -> Iterator[InputRow]:
     if unit.source is not None:
         yield from read_file(unit.file, unit.source, slice_.config, quick=quick, piece=unit.piece)
     elif slice_.store is not None:
         yield from _crawled(slice_.store, unit, slice_.config, quick)
 
 
-def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> Iterator[Row]:
+def _crawled(store: Store, unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
     read = 0
     with store.open(unit.file.path) as file:
         for row in read_warc(file, unit.file.path, WEB, config, quick=quick, own=bool(unit.index)):
@@ -237,18 +244,18 @@ def _crawled(store: Store, unit: Unit, config: ExtractConfig, quick: bool) -> It
         )
 
 
-def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], Tally]:
-    """Returns `slice_identities` of the parts of a run, and the tally of their rows; runs on a worker."""
-    tally: Tally = Counter()
-    return [slice_identities(spec.payload, tally) for spec in specs], tally
+def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], RowCounts]:
+    """Returns `part_identities` of the parts of a run, and the tally of their rows; runs on a worker."""
+    tally: RowCounts = Counter()
+    return [part_identities(spec.payload, tally) for spec in specs], tally
 
 
-def slice_identities(slice_: Slice, tally: Tally) -> NDArray[np.void]:
+def part_identities(slice_: PartInput, tally: RowCounts) -> NDArray[np.void]:
     """Returns `identity.IDENTITY` of every row of a slice, in row order; counts the rows of files of rows."""
     return identities(_unit_identities(slice_, unit, tally) for unit in slice_.units)
 
 
-def _unit_identities(slice_: Slice, unit: Unit, tally: Tally) -> Iterable[Identity]:
+def _unit_identities(slice_: PartInput, unit: InputUnit, tally: RowCounts) -> Iterable[Identity]:
     if unit.index and slice_.store is not None:
         with slice_.store.open(unit.index) as file:
             listed = indexed_identities(file, unit.records)

@@ -23,9 +23,9 @@ from tasks.core.config import Problems
 from tasks.core.errors import SluiceError
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import Sent, captured
+from tasks.stages.extract.content import BodyHeaders, captured
 from tasks.stages.extract.parser import complete, parsed
-from tasks.stages.extract.row import Choices, Rejected
+from tasks.stages.extract.row import ExtractOptions, Rejected
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "filters.md"
@@ -381,11 +381,11 @@ def test_a_captured_body_goes_to_the_parser_of_its_media_type(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "captured_tables.py").write_text(PARSER)
     entries.append(("sluice.parsers", "tables", "captured_tables", "toys 1.0"))
-    choices = Choices.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
-    sent = Sent("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
+    choices = ExtractOptions.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
+    sent = BodyHeaders("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
     found = captured(b"a,b\r\nc,d\r\n", sent, choices)
     assert (found.text, found.title, found.language_hint) == ("a|b\nc|d", "http://a.example/t.csv", "de")
     with pytest.raises(Rejected, match="csv_empty"):
         captured(b" ", sent, choices)
     with pytest.raises(Rejected, match="mime_text_other"):
-        captured(b"a,b", sent, Choices.of(ExtractConfig()))
+        captured(b"a,b", sent, ExtractOptions.of(ExtractConfig()))

@@ -22,7 +22,7 @@ from tasks.run.shell import main
 from tasks.run.tracking import TrackingContext
 from tasks.stages.crawl.rank import RANKS
 from tasks.stages.crawl.storage import crawldb
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.trainer.place import (
     CHECK_EVERY,
     CHECK_VARIABLE,
@@ -151,7 +151,7 @@ def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
                 with part.file(file) as raw:
                     pq.write_table(schema.empty_table(), raw)
             with part.file(crawldb.KNOWN_FILE) as raw:
-                raw.write(Known().to_bytes())
+                raw.write(KnownUrls().to_bytes())
         made.append(commit(output, "update", 1, Config(), (), Report()))
     output = Output(store, ArtifactId("demo/ranks", version), version)
     with output.part("ranks", conserved=False) as part:

@@ -27,7 +27,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, Waiting, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, NOT_MODIFIED, PAGE, SITEMAP, SUCCESS, Outcome
 
 MAX_REDIRECTS = 5
@@ -157,7 +157,7 @@ class Order:
             # The page's own capture, or the earlier one that it found unchanged.
             unchanged = candidate.earlier if outcome.status == NOT_MODIFIED else None
             at = outcome.fetched_at or datetime.now(UTC)
-            self.traps.keep(unchanged or Earlier(outcome.url, at, outcome.record_id, outcome.payload_digest))
+            self.traps.keep(unchanged or EarlierCapture(outcome.url, at, outcome.record_id, outcome.payload_digest))
 
     def lower_caps(self) -> None:
         """Takes over caps of hosts that operators have lowered; what waits beyond them is left for the next cycle."""

@@ -37,8 +37,8 @@ from urllib.parse import quote
 from tasks.formats.web.domain import Link
 from tasks.formats.web.url import authority, is_trap
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.page.reading import DUPLICATE, SOFT_404, SOFT_404_TEXT, Noted, is_soft_404
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.page.reading import DUPLICATE, SOFT_404, SOFT_404_TEXT, PageComparison, is_soft_404
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 
 TRAPS = frozenset({"trap_path", "trap_calendar", "trap_queries", "trap_session", "trap_hosts"})
 """What `Traps.refuses` returns."""
@@ -154,7 +154,7 @@ class _Host:
     ids: dict[str, _Id] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
     copies: dict[str, int] = field(default_factory=dict)
-    originals: dict[str, Earlier] = field(default_factory=dict)
+    originals: dict[str, EarlierCapture] = field(default_factory=dict)
     first: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -190,7 +190,7 @@ class Traps:
             host.refused += 1
         return reason
 
-    def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = SOFT_404_TEXT) -> Noted:
+    def note(self, url: str, payload_digest: str, title: str = "", text_chars: int = SOFT_404_TEXT) -> PageComparison:
         """Records a page; returns whether it is an error page or the copy of another one.
 
         Not called for pages that only a browser can show: their empty shell is the same at every URL.
@@ -209,17 +209,17 @@ class Traps:
                 host.copies[payload_digest] = copies
             self._vote(host, url, payload_digest)
         if is_soft_404(title, text_chars):
-            return Noted(SOFT_404, follow=False)
+            return PageComparison(SOFT_404, follow=False)
         same = copies > MAX_COPIES or self.original(url, payload_digest) is not None
-        return Noted(DUPLICATE if same else "", follow=copies <= MAX_COPIES)
+        return PageComparison(DUPLICATE if same else "", follow=copies <= MAX_COPIES)
 
-    def keep(self, capture: Earlier) -> None:
+    def keep(self, capture: EarlierCapture) -> None:
         """Records the full capture of a page, to which later pages with its payload refer."""
         host = self._hosts.setdefault(authority(capture.url), _Host())
         if capture.payload_digest not in host.originals and self._store(host):
             host.originals[capture.payload_digest] = capture
 
-    def original(self, url: str, payload_digest: str) -> Earlier | None:
+    def original(self, url: str, payload_digest: str) -> EarlierCapture | None:
         """Returns the capture of another page of the host with the same payload, or None."""
         host = self._hosts.get(authority(url))
         found = host.originals.get(payload_digest) if host else None

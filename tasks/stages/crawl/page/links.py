@@ -71,7 +71,7 @@ _ATTRIBUTE = re.compile(
 _MAX_METAS = 1000
 _Attributes = dict[str, str | None]
 # Name and content of a meta element.
-_Meta = tuple[str, str]
+_NameAndContent = tuple[str, str]
 
 _MAX_CACHED = 256
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
@@ -128,7 +128,7 @@ _TAG = re.compile(rb"<(/?)([a-zA-Z][^\t\n\f\r /><]*)(?:(>)|((?=<))|)")
 
 
 @dataclass(frozen=True)
-class Page:
+class ParsedPage:
     """The parts of a page that matter to a crawler.
 
     Attributes:
@@ -158,7 +158,7 @@ class Page:
     unread: str = ""
 
 
-def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> Page:
+def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> ParsedPage:
     """Parses an HTML page.
 
     Args:
@@ -170,12 +170,12 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
     """
     source, encoding = _utf8(html[:_MAX_HTML], charset)
     page = defused(source)
-    found = _Found(LexborHTMLParser(page.source), page.holds)
+    found = _PageElements(LexborHTMLParser(page.source), page.holds)
     directives_of_page = directives(_robots(found.metas, agent), agent, names=False)
     both = directives_of_page | headers
     # `address` refuses javascript:, data: and the like.
     base = (found.base and address(found.base, url, encoding)) or url
-    return Page(
+    return ParsedPage(
         links=() if both.nofollow else links_of([*_refreshes(found.refreshes), *found.hrefs], base, encoding),
         noindex=both.noindex,
         noarchive=both.noarchive,
@@ -192,7 +192,7 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
     )
 
 
-def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
+def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> ParsedPage:
     """Returns the directives of a page's meta elements, found in its source; for a page that the parser cannot read.
 
     One in a comment or a script counts as well: where in doubt, the page forbids it.
@@ -208,7 +208,7 @@ def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> Page:
     metas = [(_lower(attributes, "name"), _value(attributes, "content")) for attributes in tags]
     directives_of_page = directives(_robots(metas, agent), agent, names=False)
     both = directives_of_page | headers
-    return Page(
+    return ParsedPage(
         noindex=both.noindex,
         noarchive=both.noarchive,
         noai=directives_of_page.noai,
@@ -222,17 +222,17 @@ def _attributes(tag: str) -> _Attributes:
     return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in _ATTRIBUTE.finditer(tag)}
 
 
-def _robots(metas: Iterable[_Meta], agent: str) -> list[str]:
+def _robots(metas: Iterable[_NameAndContent], agent: str) -> list[str]:
     names = ("robots", agent.lower())
     return [content for name, content in metas if name in names]
 
 
-def _tdm(metas: Iterable[_Meta]) -> bool | None:
+def _tdm(metas: Iterable[_NameAndContent]) -> bool | None:
     values = [content.strip() for name, content in metas if name == "tdm-reservation"]
     return True if "1" in values else False if "0" in values else None
 
 
-def _terms(metas: Sequence[_Meta], agent: str) -> list[tuple[str, str]]:
+def _terms(metas: Sequence[_NameAndContent], agent: str) -> list[tuple[str, str]]:
     """Returns what meta elements state of the page's use."""
     tdm = [(name, content) for name, content in metas if name in ("tdm-reservation", "tdm-policy")]
     return tdm + [("robots", content) for content in _robots(metas, agent) if _NOAI.search(content)]
@@ -253,7 +253,7 @@ def _feeds(named: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(feed for feed in named if feed))[:MAX_FEEDS]
 
 
-class _Found:
+class _PageElements:
     """The relevant elements of a page, from one traversal of its tree; URLs as written."""
 
     def __init__(self, tree: LexborHTMLParser, holds: frozenset[str]) -> None:
@@ -262,7 +262,7 @@ class _Found:
         hrefs = self.hrefs
         self.title = ""
         self.base = ""
-        self.metas: list[_Meta] = []
+        self.metas: list[_NameAndContent] = []
         self.refreshes: list[str] = []
         self.canonicals: list[str] = []
         self.feeds: list[str] = []
@@ -448,7 +448,7 @@ def _reference(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_AS_REFERENCE, _reference)
 
 
-class Harmless(NamedTuple):
+class DefusedPage(NamedTuple):
     """A page in which elements neither multiply nor nest without bound.
 
     Attributes:
@@ -460,7 +460,7 @@ class Harmless(NamedTuple):
     holds: frozenset[str]
 
 
-def defused(html: bytes) -> Harmless:
+def defused(html: bytes) -> DefusedPage:
     """Makes a page harmless: renames elements in its source that make the parser slow, keeping links and metas.
 
     Time and memory of an HTML parser can be the product of two numbers that are both under the page author's control
@@ -481,16 +481,16 @@ def defused(html: bytes) -> Harmless:
     """
     tags = all_tags(html)
     if tags.starts > _FEW_TAGS and _is_deep(html, len(tags.at)):
-        return Harmless(flattened(html), _ALL)
+        return DefusedPage(flattened(html), _ALL)
     named, kinds = _NAMES.find(html, tags)
     counts = np.bincount(kinds, minlength=256)
     if counts[_OPTION] > _MAX_OPTIONS or counts[_ROOT] > _MAX_ROOTS:
-        return Harmless(flattened(html), _ALL)
+        return DefusedPage(flattened(html), _ALL)
     at = tags.at.take(named[kinds < 100])
     source = bytearray(html)
     octets = np.frombuffer(source, np.uint8)
     octets[at] = _RENAMED_LETTER.take(octets.take(at))
-    return Harmless(bytes(source), _reported((counts.take(_COUNTS) > 0).tobytes()))
+    return DefusedPage(bytes(source), _reported((counts.take(_COUNTS) > 0).tobytes()))
 
 
 @lru_cache(maxsize=1 << len(REPORTED))

@@ -22,7 +22,7 @@ from selectolax.lexbor import SelectolaxError
 from tasks.core import child_process
 from tasks.core.child_process import LENGTH
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import Page, read_page, refusals
+from tasks.stages.crawl.page.links import ParsedPage, read_page, refusals
 
 INLINE_BYTES = 128 << 10
 # A tag as long as this has thousands of attributes, and each is compared with all before it.
@@ -37,7 +37,7 @@ _STILL_S = 300.0
 """Seconds after which a child that has taken no CPU time meanwhile counts as stuck."""
 
 
-class Parser:
+class PageParser:
     """Reads pages: small ones at once, large ones in child processes, two at a time.
 
     Args:
@@ -51,25 +51,25 @@ class Parser:
         self._idle: list[asyncio.subprocess.Process] = []
         self._turns = asyncio.Semaphore(_CHILDREN)
 
-    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> Page:
+    async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> ParsedPage:
         """Parses a page; arguments as for `read_page`.
 
         Of a page that raises in its reader, or takes more time or memory than allowed, that is what its source forbids,
-        and why its links are not read (`Page.unread`).
+        and why its links are not read (`ParsedPage.unread`).
         """
         if len(html) > INLINE_BYTES or _has_long_tag(html):
             page = await self._answer((html, url, self._agent, headers, charset))
         else:
             page = _read(html, url, self._agent, headers, charset)
-        return page if isinstance(page, Page) else refusals(html, self._agent, headers, page)
+        return page if isinstance(page, ParsedPage) else refusals(html, self._agent, headers, page)
 
-    async def _answer(self, question: tuple[Any, ...]) -> Page | str:
+    async def _answer(self, question: tuple[Any, ...]) -> ParsedPage | str:
         """Returns a page parsed by the child, or the error."""
         async with self._turns:
             child = None
             try:
                 child = self._idle.pop() if self._idle else await _started()
-                answer: Page | str = await _answer_of(child, (self._cpu_s, question))
+                answer: ParsedPage | str = await _answer_of(child, (self._cpu_s, question))
             except TimeoutError:
                 answer = f"the process that reads it has stood still for {_STILL_S:g} s"
             except EOFError:
@@ -80,7 +80,7 @@ class Parser:
             except BaseException:
                 await _end(child)  # a partial result may be in the pipe; the next page must not read it
                 raise
-            if isinstance(answer, Page) and child is not None:
+            if isinstance(answer, ParsedPage) and child is not None:
                 self._idle.append(child)
             else:
                 await _end(child)
@@ -92,7 +92,7 @@ class Parser:
             await _end(self._idle.pop())
 
 
-def why(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns an error and its place in our code, in one line."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -101,13 +101,13 @@ def why(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}"[:300].split()) + place
 
 
-def _read(*question: Any) -> Page | str:
+def _read(*question: Any) -> ParsedPage | str:
     try:
         return read_page(*question)
     except (MemoryError, SelectolaxError):  # nothing else makes the parser fail
         return "it takes too much memory"
     except Exception as error:  # whatever a page does to its reader is a matter of that page
-        return why(error)
+        return describe_error(error)
 
 
 def _has_long_tag(html: bytes) -> bool:
@@ -182,12 +182,12 @@ async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
 def _serve() -> None:
     with child_process.parent() as parent:
         child_process.limit_memory(ROOM)
-        for question in parent.questions():
-            parent.answer(pickle.dumps(None if question is None else _read_within(*question)))
+        for question in parent.requests():
+            parent.respond(pickle.dumps(None if question is None else _read_within(*question)))
             parent.flush()
 
 
-def _read_within(cpu_s: float, question: tuple[Any, ...]) -> Page | str:
+def _read_within(cpu_s: float, question: tuple[Any, ...]) -> ParsedPage | str:
     """Reads a page; ends this process if that takes more CPU time."""
     child_process.limit_cpu(cpu_s)
     try:

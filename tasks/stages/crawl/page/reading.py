@@ -23,9 +23,9 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.http.response import Headers, content_type
-from tasks.stages.crawl.page.links import TEXT_ENOUGH, Page, refusals
-from tasks.stages.crawl.page.parser import Parser, why
-from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, Entry, read_feed, read_sitemap
+from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, refusals
+from tasks.stages.crawl.page.parser import PageParser, describe_error
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, SitemapEntry, read_feed, read_sitemap
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
@@ -99,19 +99,19 @@ _SCRIPT = re.compile(rb"<script\b", re.I)
 _SCRIPT_END = re.compile(rb"</script", re.I)
 
 
-class Noted(NamedTuple):
+class PageComparison(NamedTuple):
     """How a page compares with earlier ones: a reason not to store it in full, or "", and whether its links count."""
 
     reason: str = ""
     follow: bool = True
 
 
-NoteCopy = Callable[[str, str, str, int], Noted]
+ComparePage = Callable[[str, str, str, int], PageComparison]
 """Receives (URL, payload digest, title, characters of text) of a page."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadResult:
     """What became of a body.
 
     Attributes:
@@ -123,7 +123,7 @@ class Reading:
         render: whether it takes a browser to show its text.
         terms: the page's own terms of use, as (name, value).
         unread: why the links could not be read, or "".
-        title: see `Page.title`.
+        title: see `ParsedPage.title`.
     """
 
     reason: str = ""
@@ -151,10 +151,10 @@ class Reader:
     def __init__(
         self,
         config: CrawlConfig,
-        parser: Parser,
+        parser: PageParser,
         scope: Scope,
         sitemaps: Callable[[str], tuple[str, ...]],
-        note: NoteCopy,
+        note: ComparePage,
     ) -> None:
         self._config = config
         self._parser = parser
@@ -178,20 +178,20 @@ class Reader:
         is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
         return max(most, MAX_BYTES) if is_list else most
 
-    async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> Reading:
+    async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> ReadResult:
         """Classifies a body; `reserved` is the site's tdmrep.json reservation."""
         try:
             return await self._read(url, answer, mime, reserved)
         except Exception as error:
-            return self._unread(url, answer, mime, reserved, why(error))
+            return self._unread(url, answer, mime, reserved, describe_error(error))
 
-    async def _read(self, url: str, answer: Answer, mime: str, reserved: bool) -> Reading:
+    async def _read(self, url: str, answer: Answer, mime: str, reserved: bool) -> ReadResult:
         from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
             return await self._page(url, answer, from_headers, reserved)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
-            refused = self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved)
-            return Reading(refused or self._note(url, answer.payload_digest, "", TEXT_ENOUGH).reason)
+            refused = self._refused(answer, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
+            return ReadResult(refused or self._note(url, answer.payload_digest, "", TEXT_ENOUGH).reason)
         # Large ones take a second and 100 MB: not on the event loop, and one at a time.
         async with self._one_list:
             return await asyncio.to_thread(self._list, url, answer)
@@ -199,11 +199,11 @@ class Reader:
     def refused_by_headers(self, answer: Answer) -> str:
         """Returns why a response without a body excludes its page from the corpus, or ""."""
         from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
-        return self._refused(answer, from_headers, Page(noindex=from_headers.noindex), reserved=False)
+        return self._refused(answer, from_headers, ParsedPage(noindex=from_headers.noindex), reserved=False)
 
-    async def _page(self, url: str, answer: Answer, from_headers: Directives, reserved: bool) -> Reading:
+    async def _page(self, url: str, answer: Answer, from_headers: Directives, reserved: bool) -> ReadResult:
         html = self._decoded(answer, self._config.max_body_bytes)
-        page = Page(noindex=from_headers.noindex)
+        page = ParsedPage(noindex=from_headers.noindex)
         if html:
             charset = _CHARSET.search(content_type(answer.headers))
             page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
@@ -215,27 +215,27 @@ class Reader:
         if not refused and not render:
             refused, follow = self._note(url, answer.payload_digest, page.title, page.text_chars)
             if not follow:
-                return Reading(refused, terms=page.terms, unread=page.unread)
+                return ReadResult(refused, terms=page.terms, unread=page.unread)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]
         links += self._covered(page.feeds if self._config.feeds else ())
         named = page.canonical if page.canonical != url else ""
         links += self._covered([named] if named else ())
         outlinks = tuple(dict.fromkeys(links))
         render = render and not refused
-        return Reading(refused, PAGE, outlinks, (), named, render, page.terms, page.unread, page.title)
+        return ReadResult(refused, PAGE, outlinks, (), named, render, page.terms, page.unread, page.title)
 
-    def _list(self, url: str, answer: Answer) -> Reading:
+    def _list(self, url: str, answer: Answer) -> ReadResult:
         """Reads what may be a sitemap or a feed."""
         if self._config.feeds and (entries := read_feed(self._decoded(answer, MAX_FEED_BYTES), url)) is not None:
-            return Reading(kind=FEED, outlinks=self._covered(entries))
+            return ReadResult(kind=FEED, outlinks=self._covered(entries))
         body = Unpacked(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
             if found.left_out:
                 log.warning("the sitemap %s gives %d addresses: %s", url, len(found.entries), found.left_out)
             return self._of_sitemap(found.entries, url)
-        return Reading("mime")
+        return ReadResult("mime")
 
-    def _of_sitemap(self, entries: Iterable[Entry], url: str) -> Reading:
+    def _of_sitemap(self, entries: Iterable[SitemapEntry], url: str) -> ReadResult:
         """Returns the URLs of a sitemap, and the last changes of pages of its own domain."""
         owner, latest = owner_of(authority(url)), datetime.now(UTC) + _AHEAD
         links, lastmods = [], []
@@ -245,9 +245,9 @@ class Reader:
                 links.append(to)
                 if entry.lastmod is not None and entry.lastmod <= latest and to.owner == owner:
                     lastmods.append((to, entry.lastmod))
-        return Reading(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
+        return ReadResult(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
-    def _refused(self, answer: Answer, from_headers: Directives, page: Page, reserved: bool) -> str:
+    def _refused(self, answer: Answer, from_headers: Directives, page: ParsedPage, reserved: bool) -> str:
         if page.noindex:
             return "noindex"
         out = opted_out(self._config.ai_optouts, answer.headers, from_headers, page, reserved=reserved)
@@ -256,7 +256,7 @@ class Reader:
     def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
         return tuple(link(url) for url in urls if self._scope.covers(url))
 
-    def _unread(self, url: str, answer: Answer, mime: str, reserved: bool, reason: str) -> Reading:
+    def _unread(self, url: str, answer: Answer, mime: str, reserved: bool, reason: str) -> ReadResult:
         """Returns a body without links, unless headers or source forbid storing it."""
         _warn_unread(url, reason)
         from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
@@ -266,7 +266,7 @@ class Reader:
             body = b""
         page = refusals(body, self._config.user_agent, from_headers, reason)
         refused = self._refused(answer, from_headers, page, reserved)
-        return Reading(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
+        return ReadResult(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
 
     def _decoded(self, answer: Answer, limit: int) -> bytes:
         return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
@@ -289,7 +289,7 @@ def is_soft_404(title: str, text_chars: int, status: int = 200) -> bool:
 
     Args:
         title: of the page.
-        text_chars: characters of visible text (`Page.text_chars`).
+        text_chars: characters of visible text (`ParsedPage.text_chars`).
         status: of the HTTP answer; only 200 can be wrong in this way.
 
     >>> is_soft_404("404: page not found | Example", 300), is_soft_404("HTTP 404 - an encyclopedia", 1024)

@@ -42,7 +42,7 @@ _UNFINISHED = re.compile(rb"(?:&#?\w{0,32}|<(?:!(?:\[(?:C(?:D(?:A(?:T(?:A)?)?)?)
 
 
 @dataclass(frozen=True)
-class Entry:
+class SitemapEntry:
     """One URL of a sitemap.
 
     Attributes:
@@ -65,7 +65,7 @@ class Sitemap:
     """
 
     kind: Literal["urlset", "index"]
-    entries: tuple[Entry, ...]
+    entries: tuple[SitemapEntry, ...]
     left_out: str
 
 
@@ -87,7 +87,7 @@ def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> 
     (Entry(url='https://example.com/a', lastmod=None),)
     """
     plain = Unpacked(body, "gzip", MAX_BYTES)
-    found = _Entries(url, limit)
+    found = _EntryCollector(url, limit)
     head, blocks = _peeked(plain)
     if _TEXT.match(head):
         found.take((line, None) for line in _lines(blocks))
@@ -101,17 +101,17 @@ def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> 
     return Sitemap(kind, found.entries, found.full or left_out)
 
 
-class _Entries:
+class _EntryCollector:
     """Collects entries up to the limits; `full` names the limit that was reached, or is ""."""
 
     def __init__(self, base: str, limit: int) -> None:
         self._base = base
         self._limit = limit
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, SitemapEntry] = {}
         self.full = ""
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[SitemapEntry, ...]:
         return tuple(self._entries.values())
 
     def take(self, named: Iterable[tuple[str, str | None]]) -> None:
@@ -128,7 +128,7 @@ class _Entries:
             if chars > _MAX_CHARS:
                 self.full = f"its addresses have more than {_MAX_CHARS >> 20} M characters"
                 return
-            self._entries[found] = Entry(found, _lastmod(lastmod) if lastmod else None)
+            self._entries[found] = SitemapEntry(found, _lastmod(lastmod) if lastmod else None)
 
 
 def _named(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:

@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterable
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.http.response import Headers
-from tasks.stages.crawl.page.links import Page
+from tasks.stages.crawl.page.links import ParsedPage
 
 Terms = Iterable[tuple[str, str]]
 """(name, value) of all statements; a name may occur several times."""
@@ -52,7 +52,7 @@ def opted_out(
     policy: Collection[str],
     headers: Iterable[tuple[str, str]],
     from_headers: Directives,
-    page: Page,
+    page: ParsedPage,
     *,
     reserved: bool = False,
 ) -> str:
@@ -62,7 +62,7 @@ def opted_out(
         policy: the recipe's `ai_optouts`.
         headers: of the response.
         from_headers: directives of its X-Robots-Tag.
-        page: the parsed page; `Page()` for other types than HTML.
+        page: the parsed page; `ParsedPage()` for other types than HTML.
         reserved: whether the site's tdmrep.json reserves it.
 
     >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), Page())

@@ -36,8 +36,8 @@ from tasks.core.errors import InputError, TransientError
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import RenderConfig
-from tasks.stages.crawl.render.proxy import Guard, Proxy
-from tasks.stages.crawl.render.stage import PageError, Source
+from tasks.stages.crawl.render.proxy import AddressGuard, Proxy
+from tasks.stages.crawl.render.stage import CapturedPage, PageError
 
 log = logging.getLogger("sluice.crawl")
 
@@ -98,7 +98,7 @@ _SHOWN = """(() => {
 
 
 @dataclass(frozen=True)
-class Shown:
+class RenderedDocument:
     """A rendered page.
 
     Attributes:
@@ -117,7 +117,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderResult:
     """A page as a browser shows it, and what that took.
 
     Attributes:
@@ -127,7 +127,7 @@ class Rendered:
         spent: limit that the page reached ("bytes", "requests"), or "".
     """
 
-    shown: Shown
+    shown: RenderedDocument
     received: int
     refused: tuple[str, ...]
     spent: str
@@ -143,7 +143,7 @@ class Browser:
         home: the browsers' home folder; for caches, not for page data.
     """
 
-    def __init__(self, config: RenderConfig, agent: str, guard: Guard, home: str) -> None:
+    def __init__(self, config: RenderConfig, agent: str, guard: AddressGuard, home: str) -> None:
         self._config = config
         self._agent = agent
         self._guard = guard
@@ -173,7 +173,7 @@ class Browser:
     ) -> None:
         await self._stack.aclose()
 
-    async def render(self, source: Source, allowed: Callable[[str], bool]) -> Rendered:
+    async def render(self, source: CapturedPage, allowed: Callable[[str], bool]) -> RenderResult:
         """Renders a captured page.
 
         Args:
@@ -204,7 +204,7 @@ class Browser:
                 if isinstance(error, PageError):
                     raise
                 raise PageError("render_crash", str(error).partition("\n")[0] or "the browser hangs") from None
-            return Rendered(shown, proxy.received, tuple(proxy.refused), proxy.spent)
+            return RenderResult(shown, proxy.received, tuple(proxy.refused), proxy.spent)
 
     @contextlib.asynccontextmanager
     async def _launched(self, port: int, memory: "_Memory") -> AsyncIterator[Chromium]:
@@ -331,7 +331,7 @@ class PageView:
         allowed: decides on the URL of each request of the page (robots.txt of its host).
     """
 
-    def __init__(self, config: RenderConfig, source: Source, allowed: Callable[[str], bool]) -> None:
+    def __init__(self, config: RenderConfig, source: CapturedPage, allowed: Callable[[str], bool]) -> None:
         self._config = config
         self._source = source
         self._allowed = allowed
@@ -345,7 +345,7 @@ class PageView:
         self._requests = 0
         self._complete = True
 
-    async def show(self, context: BrowserContext) -> Shown:
+    async def show(self, context: BrowserContext) -> RenderedDocument:
         """Loads the page, waits until it finished loading, and returns the document.
 
         Raises:
@@ -447,7 +447,7 @@ class PageView:
                 raise PageError("render_crash", "the page or its browser has ended")
             await asyncio.sleep(_LOOK_S)
 
-    async def _shown(self, context: BrowserContext, page: Page) -> Shown:
+    async def _shown(self, context: BrowserContext, page: Page) -> RenderedDocument:
         session = await context.new_cdp_session(page)
         tree = await session.send("Page.getFrameTree")
         world = await session.send("Page.createIsolatedWorld", {"frameId": tree["frameTree"]["frame"]["id"]})
@@ -462,7 +462,7 @@ class PageView:
         if not found["html"]:
             raise PageError("render_too_large", f"{found['size']} characters")
         html = str(found["html"]).encode("utf-8", "replace")
-        return Shown(html, str(found["url"]), tuple(self._leads), self._requests, self._complete)
+        return RenderedDocument(html, str(found["url"]), tuple(self._leads), self._requests, self._complete)
 
     def _load(self, page: Page) -> None:
         self._loaded = True

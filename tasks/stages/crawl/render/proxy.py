@@ -1,7 +1,7 @@
 """Forward proxy on loopback for a page's browser: checks every server by the crawl's own rules.
 
 Plain http is forwarded request by request (GET only), everything else through CONNECT, where it knows only the server
-and the number of bytes. It connects to the address that was checked (`Guard`), never to a name. TLS stays between
+and the number of bytes. It connects to the address that was checked (`AddressGuard`), never to a name. TLS stays between
 browser and site.
 """
 
@@ -38,7 +38,7 @@ class _RefusalError(Exception):
     """A refused request; has the status line for the browser."""
 
 
-class Guard:
+class AddressGuard:
     """The crawl's rules for addresses, by host and port.
 
     Args:
@@ -61,12 +61,12 @@ class Guard:
         self._policy = policy or Policy()
         self._resolver = GuardedResolver(allow_loopback=allow_loopback, inner=resolver, grants=self._grants)
 
-    def for_page(self, host: str) -> "Guard":
+    def for_page(self, host: str) -> "AddressGuard":
         """Returns the guard of a page of `host`: only this host's grants apply."""
         if not self._grants:
             return self
         grants = self._grants.only(host)
-        return Guard(
+        return AddressGuard(
             allow_loopback=self._allow_loopback, resolver=self._resolver.inner, grants=grants, policy=self._policy
         )
 
@@ -119,7 +119,7 @@ class Proxy:
         spent: "bytes" or "requests" once a limit is reached, else "".
     """
 
-    def __init__(self, guard: Guard, max_bytes: int, max_requests: int) -> None:
+    def __init__(self, guard: AddressGuard, max_bytes: int, max_requests: int) -> None:
         self._guard = guard
         self._max_bytes = max_bytes
         self._max_requests = max_requests

@@ -47,10 +47,10 @@ from tasks.stages.crawl.http.address import Grants
 from tasks.stages.crawl.http.client import Client, agent_of
 from tasks.stages.crawl.http.dns import CachingResolver
 from tasks.stages.crawl.inject import scope_of
-from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.terms import opted_out
 from tasks.stages.crawl.policy import HOST_PAUSED, Policy
-from tasks.stages.crawl.render.proxy import Guard
+from tasks.stages.crawl.render.proxy import AddressGuard
 from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
     GONE,
@@ -65,7 +65,7 @@ from tasks.stages.crawl.storage.fetchlog import (
 from tasks.stages.crawl.storage.segment import LOG, PartFiles
 
 if TYPE_CHECKING:
-    from tasks.stages.crawl.render.browser import Browser, Rendered
+    from tasks.stages.crawl.render.browser import Browser, RenderResult
 
 VERSION = 3
 
@@ -79,7 +79,7 @@ log = logging.getLogger("sluice.crawl")
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedPage:
     """One page of the queue; the columns of its row in the fetch log."""
 
     url: str
@@ -91,7 +91,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class Source:
+class CapturedPage:
     """A captured page: its canonical URL, its headers and its decoded body."""
 
     url: str
@@ -133,7 +133,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     )
 
 
-async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[Waiting]) -> None:
+async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[QueuedPage]) -> None:
     try:
         # Imported here: Playwright is needed for rendering only.
         from tasks.stages.crawl.render.browser import Browser
@@ -150,7 +150,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )
         _remember(segment, politeness, rules)
-        guard = Guard(
+        guard = AddressGuard(
             allow_loopback=config.allow_loopback,
             resolver=CachingResolver(config.name_servers),
             grants=Grants(config.allow_hosts),
@@ -160,7 +160,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
         browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
         scope = scope_of(config, inputs["seeds"])
         with _on_signal(output):
-            await Work(config, segment, output, browser, politeness, rules, scope, agent, policy).run(waiting)
+            await QueueRenderer(config, segment, output, browser, politeness, rules, scope, agent, policy).run(waiting)
 
 
 def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
@@ -192,11 +192,11 @@ def _on_signal(output: Output) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def queue(segment: Artifact) -> list[Waiting]:
+def queue(segment: Artifact) -> list[QueuedPage]:
     """Returns the pages that need a browser: the first of every host, the second of every host, and so on."""
     condition = pc.field("render") & (pc.field("status") == SUCCESS)
     rows = [row for path in segment.files(LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
-    pages = sorted((Waiting(**row) for row in rows), key=lambda page: (page.depth, page.url))
+    pages = sorted((QueuedPage(**row) for row in rows), key=lambda page: (page.depth, page.url))
     seen: Counter[str] = Counter()
     ranked = []
     for page in pages:
@@ -205,7 +205,7 @@ def queue(segment: Artifact) -> list[Waiting]:
     return [page for *_, page in sorted(ranked, key=lambda row: row[:4])]
 
 
-def source(segment: Artifact, page: Waiting, limit: int) -> Source:
+def source(segment: Artifact, page: QueuedPage, limit: int) -> CapturedPage:
     """Returns the capture of a page, with at most `limit` bytes of its decoded body.
 
     Raises:
@@ -213,10 +213,10 @@ def source(segment: Artifact, page: Waiting, limit: int) -> Source:
     """
     with segment.open(page.warc_file) as file:
         capture = archive.capture_at(file, page.warc_offset)
-    return Source(page.url, capture.headers, capture.body(limit).data)
+    return CapturedPage(page.url, capture.headers, capture.body(limit).data)
 
 
-class Work:
+class QueueRenderer:
     """Renders a queue part by part.
 
     Args:
@@ -252,11 +252,11 @@ class Work:
         self._agent = agent
         self._policy = policy
         self._scope = scope
-        self._parser = Parser(config.user_agent)
+        self._parser = PageParser(config.user_agent)
         self._deadline = time.monotonic() + config.time_box_s
         self._done = self._total = 0
 
-    async def run(self, pages: Sequence[Waiting]) -> None:
+    async def run(self, pages: Sequence[QueuedPage]) -> None:
         """Renders the pages whose parts are not committed yet; pages above the cap are only logged."""
         self._total = len(pages)
         most, size = self._config.render.max_pages, self._config.render.pages_per_part
@@ -272,14 +272,14 @@ class Work:
         finally:
             await self._parser.close()
 
-    async def _part(self, name: str, pages: Sequence[Waiting]) -> None:
+    async def _part(self, name: str, pages: Sequence[QueuedPage]) -> None:
         if name in self._output.committed:
             self._done += len(pages)
             return
         with self._files(name) as files:
             await self._all(pages, files)
 
-    def _leave(self, name: str, pages: Sequence[Waiting]) -> None:
+    def _leave(self, name: str, pages: Sequence[QueuedPage]) -> None:
         if name not in self._output.committed:
             with self._files(name) as files:
                 for page in pages:
@@ -297,8 +297,8 @@ class Work:
                 raise
             files.finish(links_per_group=None)
 
-    async def _all(self, pages: Sequence[Waiting], files: PartFiles) -> None:
-        left: dict[str, deque[Waiting]] = defaultdict(deque)
+    async def _all(self, pages: Sequence[QueuedPage], files: PartFiles) -> None:
+        left: dict[str, deque[QueuedPage]] = defaultdict(deque)
         for page in pages:
             left[page.host].append(page)
         ready = [(self._politeness.host(name).next_at, name) for name in left]
@@ -322,7 +322,7 @@ class Work:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    def _add(self, files: PartFiles, page: Waiting, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
+    def _add(self, files: PartFiles, page: QueuedPage, outcome: Outcome, html: bytes, notes: dict[str, str]) -> None:
         """Adds the outcome of a page; `html` is stored where the outcome is a success."""
         if outcome.status in CAPTURED:
             notes = {"software": f"Chromium/{self._browser.version}", "hopsFromSeed": str(page.depth), **notes}
@@ -330,7 +330,7 @@ class Work:
             outcome = files.placed(outcome, files.warc.conversion(page.url, when, html, MIME, page.record_id, notes))
         files.note(outcome)
 
-    async def _one(self, page: Waiting) -> _Result:
+    async def _one(self, page: QueuedPage) -> _Result:
         try:
             reason = await self._obstacle(page)
             if reason:
@@ -343,7 +343,7 @@ class Work:
             log.exception("%s cannot be rendered", page.url)
             return _outcome(page, GONE, POISON, f"{type(error).__name__}: {error}"), b"", {}
 
-    async def _obstacle(self, page: Waiting) -> str | None:
+    async def _obstacle(self, page: QueuedPage) -> str | None:
         """Returns why a page is not to be shown now, or None."""
         host = self._politeness.host(page.host)
         if withheld := self._policy.withheld(page.host):
@@ -361,7 +361,7 @@ class Work:
         # A Crawl-delay may just have become known.
         return OVER_TIME if host.next_at > self._deadline else None
 
-    async def _rendered(self, page: Waiting) -> _Result:
+    async def _rendered(self, page: QueuedPage) -> _Result:
         captured = await asyncio.to_thread(source, self._segment, page, self._config.max_body_bytes)
         async with self._politeness.turn(self._politeness.host(page.host)):
             begin, when = time.monotonic(), datetime.now(UTC)
@@ -376,13 +376,13 @@ class Work:
         }
         return await self._judged(outcome, captured, rendered), rendered.shown.html, notes
 
-    def _allowed(self, page: Waiting, url: str) -> bool:
+    def _allowed(self, page: QueuedPage, url: str) -> bool:
         """Returns whether robots.txt allows `url`, if it is of the page's own origin."""
         if origin_of(url) != origin_of(page.url):
             return True
         return self._rules.known(url) and self._rules.verdict(url) != DENIED
 
-    async def _judged(self, outcome: Outcome, captured: Source, rendered: "Rendered") -> Outcome:
+    async def _judged(self, outcome: Outcome, captured: CapturedPage, rendered: "RenderResult") -> Outcome:
         """Returns the outcome with the links of the finished page, or with the reason why it is not kept."""
         shown = rendered.shown
         base = canonical(shown.url)
@@ -404,7 +404,7 @@ class Work:
         return outcome
 
 
-def _outcome(page: Waiting, status: str, reason: str, error: str = "") -> Outcome:
+def _outcome(page: QueuedPage, status: str, reason: str, error: str = "") -> Outcome:
     return Outcome(
         key=key(page.url),
         url=page.url,

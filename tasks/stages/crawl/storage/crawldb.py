@@ -125,7 +125,7 @@ _LENGTH = 8
 _CRAWLDB, _COMPLETE = "crawldb", "warc"
 
 
-class Known:
+class KnownUrls:
     """The keys of the URLs that a partition knows, as a Bloom filter: false positives, no false negatives.
 
     A pre-filter for every link during a fetch: one link in 10,000 is wrongly reported as known and is not fetched in
@@ -154,7 +154,7 @@ class Known:
         return self.capacity.to_bytes(_LENGTH) + self._bloom.save_bytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Known":
+    def from_bytes(cls, data: bytes) -> "KnownUrls":
         """Reads a filter."""
         made = cls.__new__(cls)
         made.capacity = int.from_bytes(data[:_LENGTH])

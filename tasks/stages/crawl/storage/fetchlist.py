@@ -48,7 +48,7 @@ LISTED_HOSTS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierCapture:
     """The capture that a revisit record refers to."""
 
     url: str
@@ -80,7 +80,7 @@ class Candidate:
     via: str = ""
     etag: str = ""
     last_modified: str = ""
-    earlier: Earlier | None = None
+    earlier: EarlierCapture | None = None
     seed: bool = False
 
 
@@ -104,7 +104,7 @@ def _candidate(row: dict[str, Any]) -> Candidate:
     captured_at: datetime | None = row["captured_at"]
     earlier = None
     if row["record_id"] and captured_at is not None:
-        earlier = Earlier(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
+        earlier = EarlierCapture(row["url"], captured_at, f"urn:uuid:{row['record_id']}", row["payload_digest"])
     return Candidate(
         url=row["url"],
         depth=row["depth"],

@@ -186,7 +186,7 @@ class LinkRows:
         rows = [(to, False, sources) for to, sources in self._links.items()]
         rows += [(to, True, sources) for to, sources in self._redirects.items()]
         rows.sort(key=lambda row: (row[0].owner % partitions, row[0].key, row[1]))
-        links = _Sources([sources for _, _, sources in rows], outcomes)
+        links = _LinkSources([sources for _, _, sources in rows], outcomes)
         redirects = np.fromiter((redirect for _, redirect, _ in rows), np.bool_, len(rows))
         columns: dict[str, Any] = {
             "partition": [to.owner % partitions for to, _, _ in rows],
@@ -207,7 +207,7 @@ class LinkRows:
         return pa.Table.from_arrays([made[field.name] for field in LINKS], schema=LINKS)
 
 
-class _Sources:
+class _LinkSources:
     """The outcomes that lead to each of some targets: pages of a site share their menu, so there are fifty to a target.
 
     Args:

@@ -16,10 +16,10 @@ from tasks.core.part import POISON
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import SOFTWARE, Answer
-from tasks.stages.crawl.storage.fetchlist import Candidate, Earlier
+from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, to_table
 from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
-from tasks.stages.crawl.storage.warc import WarcWriter, Written, suffix
+from tasks.stages.crawl.storage.warc import WarcWriter, WrittenRecord, suffix
 
 log = logging.getLogger("sluice.crawl")
 
@@ -86,7 +86,7 @@ class PartFiles:
             self._writer = WarcWriter(file, self._path, SOFTWARE, self._agent, self._config.warc_compression)
         return self._writer
 
-    def placed(self, outcome: Outcome, written: Written) -> Outcome:
+    def placed(self, outcome: Outcome, written: WrittenRecord) -> Outcome:
         """Returns an outcome with the place and the identity of its record."""
         self.captures += 1
         return outcome._replace(
@@ -126,7 +126,7 @@ class PartFiles:
             self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-class Segment:
+class SegmentWriter:
     """The open WARC file of a task, and the log rows that belong to it.
 
     Args:
@@ -143,7 +143,7 @@ class Segment:
         self._open: PartFiles | None = None
 
     def capture(
-        self, candidate: Candidate, answer: Answer, outcome: Outcome, earlier: Earlier | None = None
+        self, candidate: Candidate, answer: Answer, outcome: Outcome, earlier: EarlierCapture | None = None
     ) -> Outcome:
         """Writes a capture to the open file, or a revisit record of an `earlier` one.
 

@@ -57,7 +57,7 @@ class _OvertakenError(TransientError):
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedPart:
     """A part whose complete files are in `folder`, described by `record`."""
 
     folder: Path
@@ -111,15 +111,15 @@ class Buffer:
         self._lock = _lock(self.folder)
         self.staging = Staging(str(self.folder))
 
-    def close_part(self, stem: str, record: PartRecord) -> Closed:
+    def close_part(self, stem: str, record: PartRecord) -> ClosedPart:
         """Declares the files below `stem` whole."""
         folder = self.folder / stem
         with self.staging.write(f"{stem}/{MANIFEST}.new") as file:
             file.write(record.model_dump_json().encode())
         os.replace(folder / f"{MANIFEST}.new", folder / MANIFEST)
-        return Closed(folder, record)
+        return ClosedPart(folder, record)
 
-    def found(self) -> list[Closed]:
+    def found(self) -> list[ClosedPart]:
         """Takes over and returns the closed parts of ended attempts on this machine; removes their other files.
 
         Raises:
@@ -133,7 +133,7 @@ class Buffer:
             cause = f"another attempt of this task has ended and cleared {self.folder.parent}"
             raise TransientError(cause, "the next try finds what it has stored") from None
 
-    def _found(self) -> list[Closed]:
+    def _found(self) -> list[ClosedPart]:
         found = []
         for folder in sorted(self.folder.parent.iterdir()):
             if folder == self.folder:
@@ -161,7 +161,7 @@ class Buffer:
             os.close(self._lock)
             self._lock = None
 
-    def _taken_over(self, folder: Path) -> Closed | None:
+    def _taken_over(self, folder: Path) -> ClosedPart | None:
         try:
             record = PartRecord.model_validate_json((folder / MANIFEST).read_bytes())
             whole = all(sha256_of_file(folder / entry.path) == entry.sha256 for entry in record.files)
@@ -172,7 +172,7 @@ class Buffer:
             return None
         mine = self.folder / folder.name
         os.replace(folder, mine)
-        return Closed(mine, record)
+        return ClosedPart(mine, record)
 
 
 def _lock(folder: Path) -> int | None:
@@ -210,7 +210,7 @@ class Spool:
         self.buffer = Buffer(output.scratch, output.attempt)
         self.outages = 0
         self.peak_bytes = 0
-        self._queue: deque[Closed] = deque()
+        self._queue: deque[ClosedPart] = deque()
         self._sent: set[str] = set()
         self._bytes = 0
         self._free = self.buffer.free()
@@ -239,7 +239,7 @@ class Spool:
             number = _next_number(self._output.committed) + len(self._queue)
         return f"{_NAME}{number:05d}-{self._output.attempt}"
 
-    def put(self, closed: Closed) -> None:
+    def put(self, closed: ClosedPart) -> None:
         """Takes a closed part; returns at once.
 
         Raises:
@@ -336,12 +336,12 @@ class Spool:
                     self._state.wait_for(lambda: self._stopping, pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _next(self) -> Closed | None:
+    def _next(self) -> ClosedPart | None:
         with self._state:
             self._state.wait_for(lambda: self._queue or self._stopping)
             return None if self._stopping else self._queue[0]
 
-    def _commit(self, closed: Closed) -> None:
+    def _commit(self, closed: ClosedPart) -> None:
         output = self._output
         if output.store.exists(f"{output.address.path}/{RECORD}"):
             output.store.forget_scratch(scratch_of(output.address, output.fingerprint))
@@ -365,7 +365,7 @@ class Spool:
         folder = entry.path.partition("/")[0] + "/"
         return (self._order.index(folder) if folder in self._order else 0, entry.path)
 
-    def _send(self, closed: Closed, entry: FileEntry) -> None:
+    def _send(self, closed: ClosedPart, entry: FileEntry) -> None:
         try:
             source = open(closed.folder / entry.path, "rb")  # noqa: SIM115  its failure is not the store's
         except OSError as error:
@@ -376,7 +376,7 @@ class Spool:
         with source, self._output.store.write(f"{self._output.address.path}/{entry.path}") as target:
             shutil.copyfileobj(source, target, _CHUNK)
 
-    def _took(self, closed: Closed, record: PartRecord) -> None:
+    def _took(self, closed: ClosedPart, record: PartRecord) -> None:
         with self._state:
             self._output.committed[record.name] = record
             self._queue.popleft()

@@ -26,7 +26,7 @@ from isal import isal_zlib
 from tasks.formats.warc.record import payload_digest, sha1_label
 from tasks.formats.web.url import authority, split_port, target
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 
 Compression = Literal["gzip", "zstd"]
 
@@ -61,7 +61,7 @@ _NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenRecord:
     """Where a capture was written, and under which identity."""
 
     record_id: str
@@ -103,7 +103,7 @@ class WarcWriter:
         info = _lines({"Content-Type": "application/warc-fields", "WARC-Filename": path.rpartition("/")[2]})
         self._info = self._write("warcinfo", _fields(fields), b"", info, _date(datetime.now(UTC)))[0]
 
-    def capture(self, url: str, fetched_at: datetime, answer: Answer, notes: dict[str, str]) -> Written:
+    def capture(self, url: str, fetched_at: datetime, answer: Answer, notes: dict[str, str]) -> WrittenRecord:
         """Writes response, request and metadata records of one answer.
 
         Args:
@@ -118,8 +118,8 @@ class WarcWriter:
         return self._exchange("response", url, fetched_at, answer, headers, notes)
 
     def revisit(
-        self, url: str, fetched_at: datetime, answer: Answer, earlier: Earlier, notes: dict[str, str]
-    ) -> Written:
+        self, url: str, fetched_at: datetime, answer: Answer, earlier: EarlierCapture, notes: dict[str, str]
+    ) -> WrittenRecord:
         """Writes a revisit record for an answer that brought nothing new (WARC 1.1, 6.7), with its request.
 
         The profile is "server not modified" for a 304 and "identical payload digest" otherwise.
@@ -135,7 +135,7 @@ class WarcWriter:
 
     def conversion(
         self, url: str, when: datetime, body: bytes, mime: str, refers_to: str, notes: dict[str, str]
-    ) -> Written:
+    ) -> WrittenRecord:
         """Writes a conversion record of a capture (a rendered page), and a metadata record about it.
 
         Args:
@@ -151,7 +151,7 @@ class WarcWriter:
         named = {"Content-Type": mime, "WARC-Refers-To": f"<{refers_to}>", "WARC-Payload-Digest": digest}
         record_id, length = self._write("conversion", b"", body, about + _lines(named), date)
         self._write_notes(notes, f"{about}WARC-Refers-To: {record_id}\r\n", date)
-        return self._indexed(url, date, mime, "-", Written(record_id.strip("<>"), digest, offset, length))
+        return self._indexed(url, date, mime, "-", WrittenRecord(record_id.strip("<>"), digest, offset, length))
 
     def finish(self) -> list[str]:
         """Ends the file (left open for the caller to close) and returns its CDXJ lines, sorted."""
@@ -166,7 +166,7 @@ class WarcWriter:
         answer: Answer,
         headers: dict[str, str],
         notes: dict[str, str],
-    ) -> Written:
+    ) -> WrittenRecord:
         about = self._about(url)
         with_ip = about + _lines({"WARC-IP-Address": answer.address}) if answer.address else about
         revisited = kind == "revisit"
@@ -178,7 +178,7 @@ class WarcWriter:
         beside = f"WARC-Concurrent-To: {record_id}\r\n"
         self._write("request", answer.request, b"", _REQUEST + with_ip + beside, date)
         self._write_notes(notes, about + beside, date)
-        written = Written(record_id.strip("<>"), headers["WARC-Payload-Digest"], offset, length)
+        written = WrittenRecord(record_id.strip("<>"), headers["WARC-Payload-Digest"], offset, length)
         mime = "warc/revisit" if revisited else answer.header("content-type") or "unk"
         return self._indexed(url, date, mime, "-" if revisited else str(answer.status), written)
 
@@ -188,7 +188,7 @@ class WarcWriter:
     def _write_notes(self, notes: dict[str, str], headers: str, date: str) -> None:
         self._write("metadata", _fields(notes), b"", _NOTES + headers, date)
 
-    def _indexed(self, url: str, date: str, mime: str, status: str, written: Written) -> Written:
+    def _indexed(self, url: str, date: str, mime: str, status: str, written: WrittenRecord) -> WrittenRecord:
         """Notes the index line of a record, with the fields and values that pywb writes."""
         stamp = date[:19].translate(_NO_MARKS)
         digest, kind = written.payload_digest.removeprefix("sha1:"), mime.partition(";")[0].strip().lower()

@@ -13,7 +13,7 @@ from tasks.stages.crawl.inject import SEEDS
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.rank import RANKS, scores
 from tasks.stages.crawl.storage import crawldb, duck
-from tasks.stages.crawl.storage.crawldb import Known
+from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.fetchlist import shares
 from tests.tasks.stages.crawl.cycle import Cycle
 
@@ -209,9 +209,9 @@ def test_every_partition_gets_a_fetch_list_and_every_seed_is_in_the_list_of_its_
 
 def test_a_filter_of_known_urls_never_forgets_and_rarely_errs():
     keys = [key(f"http://a.example/{n}") for n in range(100_000)]
-    known = Known(100_000)
+    known = KnownUrls(100_000)
     known.add(b"".join(keys))
-    again = Known.from_bytes(known.to_bytes())
+    again = KnownUrls.from_bytes(known.to_bytes())
     assert all(one in again for one in keys)
     wrong = sum(key(f"http://b.example/{n}") in again for n in range(100_000))
     assert wrong <= 40  # 10 are expected at 0.01 %

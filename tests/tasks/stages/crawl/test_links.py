@@ -9,8 +9,8 @@ import pytest
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import Directives, directives
-from tasks.stages.crawl.page.links import Page, read_page
-from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
+from tasks.stages.crawl.page.links import ParsedPage, read_page
+from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 NONE = Directives()
 
@@ -297,7 +297,7 @@ def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
     assert len(large) > INLINE_BYTES
 
     async def run():
-        parser = Parser("sluice", cpu_s=1.5)
+        parser = PageParser("sluice", cpu_s=1.5)
         try:
             first = await parser.read(stalling, "http://h/", NONE)
             second = await parser.read(large, "http://h/", NONE)
@@ -317,7 +317,7 @@ def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_wherever_it_beg
     monkeypatch.setattr("tasks.stages.crawl.page.parser.read_page", refuse)
 
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             return [
                 await parser.read(b"x" * begin + b"<a href=/y " + b"a=1 " * 4100 + b">y</a>", "http://h/", NONE)
@@ -350,7 +350,7 @@ LINKS = {
 }
 
 
-def read(html: bytes) -> Page:
+def read(html: bytes) -> ParsedPage:
     return read_page(html, ROOT + "d/e/page.html", "sluice", Directives())
 
 

@@ -16,7 +16,7 @@ from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.page.parser import Parser
+from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tests.tasks.stages.crawl.page_cases import answer, drawn, memory, mutated
 
@@ -30,7 +30,7 @@ _GIVEN_UP = re.compile(r"it takes (?:more than [\d.]+ s|too much memory)$")
 async def read_all(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
     """Reads bodies as a fetch does; returns how many were read, and the most memory that a child took, in MB."""
     config = CrawlConfig(exclude_pattern=r"/excluded[^?]*\?")
-    parser, traps = Parser(config.user_agent), Traps(config)
+    parser, traps = PageParser(config.user_agent), Traps(config)
     scope = Scope(["*.example"], exclude_pattern=config.exclude_pattern)
     reader = Reader(config, parser, scope, lambda _: (), traps.note)
     number = child = 0

@@ -14,7 +14,7 @@ from tasks.core.child_process import LENGTH
 from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page import parser as module
 from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.parser import INLINE_BYTES, Parser
+from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 pytestmark = pytest.mark.real_time
 
@@ -28,7 +28,7 @@ def read(*pages, cpu_s=20.0):
     """The links of each page, or why it was not read, one after the other; and how many children wait at the end."""
 
     async def run():
-        parser = Parser("sluice", cpu_s)
+        parser = PageParser("sluice", cpu_s)
         try:
             found = [await parser.read(page, "http://h/", Directives()) for page in pages]
             return [page.unread or [link.url for link in page.links] for page in found], len(parser._idle)
@@ -61,7 +61,7 @@ def read_by_a_stopped_child(monkeypatch, still_s, cpu_time):
         return await ask(child, question)
 
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             await parser.read(LARGE, "http://h/", Directives())  # the child is up
             with monkeypatch.context() as patch:
@@ -101,7 +101,7 @@ def test_a_child_that_stands_still_is_given_up_and_the_next_page_is_read(monkeyp
 
 def test_a_reader_who_gives_up_does_not_leave_its_answer_to_the_next():
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             await parser.read(LARGE, "http://h/", Directives())  # the child is up
             with pytest.raises(TimeoutError):
@@ -117,7 +117,7 @@ def test_a_reader_who_gives_up_does_not_leave_its_answer_to_the_next():
 
 def test_two_large_pages_are_read_at_the_same_time():
     async def run():
-        parser = Parser("sluice")
+        parser = PageParser("sluice")
         try:
             hostile = asyncio.ensure_future(parser.read(ENDLESS, "http://h/", Directives()))
             page = await parser.read(LARGE, "http://h/", Directives())
@@ -135,7 +135,7 @@ REFUSES = b"<meta name=robots content='noindex, noai'><!-- --><meta content=1 na
 
 def said(page, html, cpu_s=20.0):
     async def run():
-        parser = Parser("sluice", cpu_s)
+        parser = PageParser("sluice", cpu_s)
         try:
             return await parser.read(html, "http://h/", Directives(noarchive=True)), page
         finally:

@@ -15,8 +15,8 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.page import reading
 from tasks.stages.crawl.page.links import read_page
-from tasks.stages.crawl.page.parser import Parser
-from tasks.stages.crawl.page.reading import ENOUGH_TEXT, Noted, Reader, Reading, mime_of, needs_browser
+from tasks.stages.crawl.page.parser import PageParser
+from tasks.stages.crawl.page.reading import ENOUGH_TEXT, PageComparison, Reader, ReadResult, mime_of, needs_browser
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
 
 URL = "http://h.example/dir/page"
@@ -27,10 +27,10 @@ def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> A
     return Answer(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
 
 
-def read(one: Answer, note=lambda *_: Noted(), *, reserved: bool = False, **settings) -> Reading:
-    async def run() -> Reading:
+def read(one: Answer, note=lambda *_: PageComparison(), *, reserved: bool = False, **settings) -> ReadResult:
+    async def run() -> ReadResult:
         config = CrawlConfig(**settings)
-        parser = Parser(config.user_agent, 1.0)
+        parser = PageParser(config.user_agent, 1.0)
         try:
             scope = Scope(["h.example"], exclude_pattern=config.exclude_pattern)
             reader = Reader(config, parser, scope, lambda _: (), note)
@@ -83,7 +83,7 @@ def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeyp
     body = b"<link rel=alternate type=application/rss+xml href=/feed><a href=/x>x</a>"
     with caplog.at_level(logging.WARNING):
         found = read(answer(body))
-        assert found == Reading(unread=found.unread)
+        assert found == ReadResult(unread=found.unread)
         assert found.unread
         assert found.unread in caplog.text
     (line,) = [record.getMessage() for record in caplog.records]
@@ -98,7 +98,7 @@ def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeyp
 def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
     found = read(answer(b"<urlset>", mime="text/xml"))
-    assert found == Reading(kind=SITEMAP, unread=found.unread)
+    assert found == ReadResult(kind=SITEMAP, unread=found.unread)
     assert found.unread
     assert found.unread in caplog.text
     assert "ZeroDivisionError" in caplog.text
@@ -106,7 +106,7 @@ def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog)
 
 def test_a_page_that_no_parser_can_read_is_kept_and_the_log_says_why(caplog) -> None:
     body = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
-    assert read(answer(body)) == Reading(kind=PAGE, unread="it takes more than 1 CPU seconds")
+    assert read(answer(body)) == ReadResult(kind=PAGE, unread="it takes more than 1 CPU seconds")
     assert f"{URL} is kept without its links: it takes more than 1 CPU seconds" in caplog.text
     assert read(answer(FORBIDS + body)).reason == "noindex"
 
@@ -124,9 +124,9 @@ def test_robots_directives_count_on_every_page(before: bytes, separator: str) ->
     assert links(page("robots", "noarchive")) == ["/x"]
     assert links(page("otherbot", "noindex", "nofollow")) == ["/x"]
     assert links(page("robots", "noarchive", "nofollow")) == []
-    assert replace(read(page("robots", "nofollow", "noindex")), title="") == Reading("noindex")
+    assert replace(read(page("robots", "nofollow", "noindex")), title="") == ReadResult("noindex")
     assert read(page("robots", "noarchive", "noai")).reason == "ai_optout"
-    assert replace(read(page("Sluice", "noindex", "nofollow")), title="") == Reading("noindex")
+    assert replace(read(page("Sluice", "noindex", "nofollow")), title="") == ReadResult("noindex")
     assert read(page("sluice", "noarchive", "noindex")).reason == "noindex"
 
 

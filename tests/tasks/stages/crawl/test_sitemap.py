@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, Entry, read_feed, read_sitemap
+from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_ENTRIES, SitemapEntry, read_feed, read_sitemap
 from tests.tasks.stages.crawl.page_cases import memory
 
 URL = "https://h.example/sitemap.xml"
@@ -38,9 +38,9 @@ def test_a_sitemap_gives_canonical_urls_once_each_with_their_dates():
     assert read.kind == "urlset"
     assert read.left_out == ""
     assert read.entries == (
-        Entry("https://h.example/a?x=1", datetime(2026, 1, 2, tzinfo=UTC)),
-        Entry("https://h.example/b?x=1&y=2", datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)),
-        Entry("https://other.example/c", None),
+        SitemapEntry("https://h.example/a?x=1", datetime(2026, 1, 2, tzinfo=UTC)),
+        SitemapEntry("https://h.example/b?x=1&y=2", datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)),
+        SitemapEntry("https://other.example/c", None),
     )
 
 

@@ -25,7 +25,7 @@ from tasks.stages.crawl.http.client import Answer
 from tasks.stages.crawl.resume import logged_outcomes
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
-from tasks.stages.crawl.storage.segment import ORDER, Segment
+from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
 from tasks.stages.crawl.storage.spool import MANIFEST, Buffer, Spool
 
 pytestmark = pytest.mark.real_time
@@ -78,7 +78,7 @@ class Attempt:
         self.output = Output(store, ADDRESS, "f" * 64)
         self.spool = Spool(self.output, config.buffer_bytes, ORDER)
         self.held = [outcome.url for part in logged_outcomes(self.output, self.spool) for outcome in part]
-        self.segment = Segment(self.spool, config, "sluice")
+        self.segment = SegmentWriter(self.spool, config, "sluice")
 
     def capture(self, *numbers, size=100):
         for number in numbers:
@@ -290,7 +290,7 @@ def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from
 
 def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_twice(store, monkeypatch):
     first = Attempt(store)
-    monkeypatch.setattr("tasks.stages.crawl.storage.spool.Closed.remove", lambda self: None)
+    monkeypatch.setattr("tasks.stages.crawl.storage.spool.ClosedPart.remove", lambda self: None)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.formats.web.robots import Reservations, Robots
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.page.links import Page, read_page
+from tasks.stages.crawl.page.links import ParsedPage, read_page
 from tasks.stages.crawl.page.terms import also, header_terms, kept, opted_out
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.site import Site
@@ -186,7 +186,7 @@ ALL = ("robots", "header", "meta", "tdm")
 
 def decided(policy=ALL, headers=(), html="", reserved=False):
     said = directives([value for name, value in headers if name == "X-Robots-Tag"], "sluice")
-    page = read_page(html.encode(), "http://h/", "sluice", said) if html else Page()
+    page = read_page(html.encode(), "http://h/", "sluice", said) if html else ParsedPage()
     return opted_out(policy, headers, said, page, reserved=reserved)
 
 

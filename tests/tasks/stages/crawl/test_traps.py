@@ -12,7 +12,7 @@ from tasks.formats.web.domain import link
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import MAX_BARE_DATES, MAX_COPIES, MAX_DATES, Traps
 from tasks.stages.crawl.page.reading import is_soft_404
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 
 
 def traps(**settings):
@@ -335,7 +335,7 @@ def test_hosts_of_a_domain_end():
 
 def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
     one = traps()
-    first = Earlier("https://h.example/0", datetime(2026, 11, 24, tzinfo=UTC), "urn:uuid:1", "sha1:A")
+    first = EarlierCapture("https://h.example/0", datetime(2026, 11, 24, tzinfo=UTC), "urn:uuid:1", "sha1:A")
     answers = [one.note(first.url, "sha1:A")]
     one.keep(first)
     answers += [one.note(f"https://h.example/{number}", "sha1:A") for number in range(1, 5)]
@@ -396,7 +396,9 @@ def test_what_is_remembered_of_a_host_is_bounded():
     for number in range(30_000):
         one.refuses(link(f"https://h.example/p{number}?x{number}={number:020}&b=2026-01-01"))
         one.note(f"https://h.example/{number}?a", f"sha1:{number}")
-        one.keep(Earlier(f"https://h.example/{number}", datetime(2026, 11, 24, tzinfo=UTC), "", f"sha1:{number}"))
+        one.keep(
+            EarlierCapture(f"https://h.example/{number}", datetime(2026, 11, 24, tzinfo=UTC), "", f"sha1:{number}")
+        )
         one.learn(f"https://h.example/p{number % 7}?b=2026-01-01", f"{number}".translate(LETTERS), ())
     (host,) = one._hosts.values()
     held = sum(

@@ -16,7 +16,7 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.formats.warc.archive import capture_at, captures, index_entry
 from tasks.formats.warc.record import payload_digest
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix, surt
 
 WHEN = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -282,7 +282,7 @@ def test_a_body_that_was_cut_off_is_marked():
 def test_a_revisit_names_the_capture_it_repeats():
     file = io.BytesIO()
     writer = WarcWriter(file, "one.warc.gz", "sluice", "sluice")
-    earlier = Earlier("http://h/", WHEN, "urn:uuid:0", "sha1:A")
+    earlier = EarlierCapture("http://h/", WHEN, "urn:uuid:0", "sha1:A")
     writer.revisit("http://h/", WHEN, answer(b"", 304, reason="Not Modified"), earlier, {})
     headers = next(row[1] for row in records(file) if row[0] == "revisit")
     assert headers.get_header("WARC-Refers-To") == "<urn:uuid:0>"
@@ -321,7 +321,7 @@ def test_index_lines_have_the_fields_that_pywb_writes():
     typed = answer(headers=[("Content-Type", "Text/HTML; charset=utf-8")])
     place = writer.capture("http://h/a", WHEN, typed, {})
     writer.capture("http://h/b", WHEN, answer(headers=[]), {})
-    earlier = Earlier("http://h/a", WHEN, place.record_id, place.payload_digest)
+    earlier = EarlierCapture("http://h/a", WHEN, place.record_id, place.payload_digest)
     writer.revisit("http://h/c", WHEN, answer(b"", 304, reason="Not Modified"), earlier, {})
     captured, untyped, revisit = writer.finish()
     head, _, fields = captured.partition("{")

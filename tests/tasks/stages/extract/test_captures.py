@@ -19,18 +19,18 @@ from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.content import mime_reason
-from tasks.stages.extract.row import Rejected, Row
+from tasks.stages.extract.row import InputRow, Rejected
 from tests.tasks.stages.extract.conftest import conversion
 
 CONFIG = ExtractConfig()
 Make = Callable[..., bytes]
 
 
-def rows(data: bytes, config: ExtractConfig = CONFIG) -> list[Row]:
+def rows(data: bytes, config: ExtractConfig = CONFIG) -> list[InputRow]:
     return list(read_warc(io.BytesIO(data), "x.warc.gz", "web", config))
 
 
-def outcome(row: Row) -> str:
+def outcome(row: InputRow) -> str:
     if row.refused:
         return row.refused
     try:

@@ -17,7 +17,7 @@ from tasks.core.store import Store
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
 from tasks.stages.extract.partitioning import find_files
-from tasks.stages.extract.row import Rejected, Row
+from tasks.stages.extract.row import InputRow, Rejected
 from tests.s3_server import S3Server
 from tests.tasks.stages.extract.conftest import record
 
@@ -28,7 +28,7 @@ def source(folder: Path, pattern: str = "**/*", kind: str = "text", **options: o
     return FileSource(name="src", kind=kind, path=f"{folder}/{pattern}", **options)
 
 
-def rows(found: FileSource) -> list[Row]:
+def rows(found: FileSource) -> list[InputRow]:
     return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
 
 

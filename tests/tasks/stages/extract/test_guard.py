@@ -19,9 +19,9 @@ import pytest
 from tasks.core.errors import InputError
 from tasks.stages.extract import guard
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.guard import Guard
+from tasks.stages.extract.guard import ExtractionGuard
 from tasks.stages.extract.html import check_installed
-from tasks.stages.extract.row import Content, Poison, Rejected, Row
+from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 GOOD = partial(Content, "read")
 # An expression that backtracks for longer than the universe is old, in C code that no signal handler interrupts.
@@ -34,7 +34,7 @@ KINDS = {"timeout": ENDLESS, "memory": GREEDY, "crash": FATAL}
 
 def summary(calls: list, cpu_s: float = 5.0) -> list[str]:
     found = []
-    for outcome in Guard(cpu_s).run(calls):
+    for outcome in ExtractionGuard(cpu_s).run(calls):
         found.append(outcome.reason if isinstance(outcome, Poison | Rejected) else outcome.text)
     return found
 
@@ -54,10 +54,10 @@ def killed_once(file: Path) -> partial:
 
 
 def test_answers_come_in_order_and_one_process_serves_all_batches() -> None:
-    rows = [Row(f"http://a.example/{n}", "web", content=partial(Content, str(n))) for n in range(200)]
+    rows = [InputRow(f"http://a.example/{n}", "web", content=partial(Content, str(n))) for n in range(200)]
     assert summary([GOOD]) == ["read"]
     served = guard.children()
-    assert [outcome.text for _, outcome in Guard(5.0).outcomes(rows)] == [str(n) for n in range(200)]
+    assert [outcome.text for _, outcome in ExtractionGuard(5.0).outcomes(rows)] == [str(n) for n in range(200)]
     assert guard.children() == served
     assert len(served) == 1
 
@@ -72,7 +72,7 @@ def test_a_row_that_only_waits_is_ended_too() -> None:
 
 def test_the_limit_counts_for_each_row_alone() -> None:
     busy = partial(sum, range(4_000_000))
-    assert not any(isinstance(outcome, Poison) for outcome in Guard(2.0).run([busy] * 30))
+    assert not any(isinstance(outcome, Poison) for outcome in ExtractionGuard(2.0).run([busy] * 30))
 
 
 def test_a_row_that_wants_all_memory_gets_none_of_it() -> None:
@@ -91,7 +91,7 @@ def test_a_process_that_something_else_killed_costs_no_row() -> None:
 
 
 def test_a_row_at_which_something_else_killed_the_process_is_read_again(tmp_path: Path) -> None:
-    before, killed, behind = Guard(5.0).run([GOOD, killed_once(tmp_path / "killed"), GOOD])
+    before, killed, behind = ExtractionGuard(5.0).run([GOOD, killed_once(tmp_path / "killed"), GOOD])
     assert (before, killed, behind) == (Content("read"), None, Content("read"))
 
 
@@ -99,8 +99,8 @@ def test_a_row_at_which_something_else_killed_the_process_is_read_again(tmp_path
 def test_a_row_that_dies_costs_itself_only_wherever_it_stands_in_its_batch(kind: str) -> None:
     dead = {31, guard.BATCH_ROWS - 1, guard.BATCH_ROWS}
     calls = [KINDS[kind] if number in dead else named(number) for number in range(2 * guard.BATCH_ROWS + 3)]
-    rows = [Row(f"http://a.example/{number}", "web", content=call) for number, call in enumerate(calls)]
-    found = list(Guard(0.2).outcomes(rows))
+    rows = [InputRow(f"http://a.example/{number}", "web", content=call) for number, call in enumerate(calls)]
+    found = list(ExtractionGuard(0.2).outcomes(rows))
     assert [row for row, _ in found] == rows
     for number, (_, outcome) in enumerate(found):
         assert (outcome.reason if number in dead else outcome.text) == (kind if number in dead else str(number))
@@ -111,26 +111,26 @@ def test_rows_that_die_in_several_ways_in_one_batch_leave_all_others_as_they_are
     random.Random(4).shuffle(kinds)
     ways = {"good": GOOD, "left": LEAVES, **KINDS}
     calls = [ways.get(kind) or killed_once(tmp_path / str(number)) for number, kind in enumerate(kinds)]
-    found = [outcome and getattr(outcome, "reason", "good") for outcome in Guard(0.2).run(calls)]
+    found = [outcome and getattr(outcome, "reason", "good") for outcome in ExtractionGuard(0.2).run(calls)]
     assert found == [{"killed": None, "left": "crash"}.get(kind, kind) for kind in kinds]
 
 
 def test_processes_that_are_killed_between_and_during_batches_cost_no_row(tmp_path: Path) -> None:
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[InputRow]:
         for number in range(3 * guard.BATCH_ROWS):
             if number and number % guard.BATCH_ROWS == 0:
                 os.kill(guard.children()[-1], signal.SIGKILL)
             once = number in (0, 40, guard.BATCH_ROWS - 1, 2 * guard.BATCH_ROWS + 1)
-            yield Row("", "web", content=killed_once(tmp_path / str(number)) if once else named(number))
+            yield InputRow("", "web", content=killed_once(tmp_path / str(number)) if once else named(number))
 
-    found = [outcome and outcome.text for _, outcome in Guard(5.0).outcomes(rows())]
+    found = [outcome and outcome.text for _, outcome in ExtractionGuard(5.0).outcomes(rows())]
     assert found == [None if (tmp_path / str(number)).exists() else str(number) for number in range(len(found))]
     assert found.count(None) == 4
 
 
 def test_one_thread_is_left_with_one_process_whatever_died(tmp_path: Path) -> None:
     guard.end_all()
-    Guard(5.0).run([GOOD, FATAL, GOOD, killed_once(tmp_path / "killed"), GOOD])
+    ExtractionGuard(5.0).run([GOOD, FATAL, GOOD, killed_once(tmp_path / "killed"), GOOD])
     assert len(guard.children()) == 1
 
 
@@ -142,13 +142,13 @@ def test_rows_behind_one_that_ends_the_process_are_not_read_in_vain(tmp_path: Pa
         tmp_path / "fault", "raise __import__('tasks.core.errors').core.errors.InputError('no such thing', 'install')"
     )
     with pytest.raises(InputError):
-        Guard(5.0).run([GOOD, fault, noting(tmp_path / "behind")])
+        ExtractionGuard(5.0).run([GOOD, fault, noting(tmp_path / "behind")])
     assert not (tmp_path / "behind").exists()
 
 
 def test_rows_before_one_that_dies_are_read_at_most_once_more(tmp_path: Path) -> None:
     counted = [noting(tmp_path / str(number)) for number in range(6)]
-    found = Guard(0.2).run([*counted[:3], ENDLESS, *counted[3:5], ENDLESS, counted[5]])
+    found = ExtractionGuard(0.2).run([*counted[:3], ENDLESS, *counted[3:5], ENDLESS, counted[5]])
     assert [str(outcome)[:7] for outcome in found] == [*["None"] * 3, "timeout", "None", "None", "timeout", "None"]
     assert all(1 <= len((tmp_path / str(number)).read_text().split()) <= 2 for number in range(6))
 
@@ -159,19 +159,19 @@ def test_a_row_that_waits_behind_rows_that_were_fine_is_ended() -> None:
 
 def test_rows_that_together_wait_for_longer_than_one_may_are_all_read() -> None:
     # One may be silent for a second.
-    assert Guard(0.05).run([partial(time.sleep, 0.3)] * 5) == [None] * 5
+    assert ExtractionGuard(0.05).run([partial(time.sleep, 0.3)] * 5) == [None] * 5
 
 
 def test_answers_of_any_size_come_through() -> None:
     # Below, at and above what is gathered for a write, and what a pipe holds.
     sizes = [0, 1, (1 << 18) - 50, 1 << 18, 5, (1 << 20) - 50, (1 << 20) + 1, 0, 20 << 20, 3, *[100_000] * 20]
-    found = Guard(5.0).run([partial(Content, "é" * (size // 2) + "." * (size % 2)) for size in sizes])
+    found = ExtractionGuard(5.0).run([partial(Content, "é" * (size // 2) + "." * (size % 2)) for size in sizes])
     assert [len(outcome.text.encode()) for outcome in found] == sizes
 
 
 def test_large_answers_before_a_row_that_dies_are_not_lost() -> None:
     large = partial(Content, "x" * (3 << 20))
-    found = Guard(5.0).run([GOOD, large, FATAL, large, GOOD, large, FATAL])
+    found = ExtractionGuard(5.0).run([GOOD, large, FATAL, large, GOOD, large, FATAL])
     sizes = [outcome.reason if isinstance(outcome, Poison) else len(outcome.text) for outcome in found]
     assert sizes == [4, 3 << 20, "crash", 3 << 20, 4, 3 << 20, "crash"]
 
@@ -188,7 +188,7 @@ def test_nothing_is_left_of_processes_that_have_ended(tmp_path: Path, monkeypatc
     for calls in ([FATAL], [GREEDY, GOOD], [ENDLESS], [LEAVES, GOOD]):
         summary(calls, cpu_s=0.2)
     with pytest.raises(InputError):
-        Guard(5.0, ("no.such.module",)).run([GOOD])
+        ExtractionGuard(5.0, ("no.such.module",)).run([GOOD])
     assert summary([GOOD]) == ["read"]
     os.kill(guard.children()[-1], signal.SIGKILL)
     assert summary([GOOD]) == ["read"]
@@ -202,7 +202,7 @@ def test_threads_of_one_worker_have_processes_of_their_own() -> None:
     def work(thread: int) -> bool:
         poison = {7: FATAL} if thread % 2 else {20: ENDLESS}
         calls = [poison.get(number) or named(1000 * thread + number) for number in range(40)]
-        found = Guard(0.2).run(calls)
+        found = ExtractionGuard(0.2).run(calls)
         return len(found) == 40 and all(
             isinstance(outcome, Poison) if number in poison else outcome == Content(str(1000 * thread + number))
             for number, outcome in enumerate(found)
@@ -229,7 +229,7 @@ def test_after_a_fork_each_process_has_its_own() -> None:
 
 
 def test_what_a_row_raises_is_its_reason() -> None:
-    refused, failed = Guard(5.0).run(
+    refused, failed = ExtractionGuard(5.0).run(
         [
             partial(exec, "raise __import__('tasks.stages.extract.row').stages.extract.row.Rejected('why')"),
             partial(int, "x"),
@@ -243,18 +243,20 @@ def test_what_a_row_raises_is_its_reason() -> None:
 def test_an_error_that_concerns_the_whole_stage_is_raised() -> None:
     fault = "raise __import__('tasks.core.errors').core.errors.InputError('no such thing', 'install it')"
     with pytest.raises(InputError, match=r"no such thing\. Install it\."):
-        list(Guard(5.0).run([partial(exec, fault)]))
+        list(ExtractionGuard(5.0).run([partial(exec, fault)]))
     assert summary([GOOD]) == ["read"]
 
 
 def test_what_a_library_prints_does_not_stand_among_the_answers() -> None:
     assert summary([partial(os.write, 1, b"noise"), GOOD][1:]) == ["read"]
-    assert list(Guard(5.0).run([partial(os.write, 1, b"noise")])) == [5]
+    assert list(ExtractionGuard(5.0).run([partial(os.write, 1, b"noise")])) == [5]
 
 
 def test_rows_that_are_refused_stay_where_they_are_in_order() -> None:
-    rows = [Row("http://a.example/", "web", content=GOOD, refused="revisit" if n % 3 == 0 else "") for n in range(200)]
-    found = list(Guard(5.0).outcomes(rows))
+    rows = [
+        InputRow("http://a.example/", "web", content=GOOD, refused="revisit" if n % 3 == 0 else "") for n in range(200)
+    ]
+    found = list(ExtractionGuard(5.0).outcomes(rows))
     assert [row for row, _ in found] == rows
     assert all(isinstance(outcome, Rejected) is bool(row.refused) for row, outcome in found)
 
@@ -273,7 +275,7 @@ def test_the_process_ends_with_its_parent() -> None:
 
 def test_a_process_that_cannot_start_is_an_error_with_a_remedy() -> None:
     with pytest.raises(InputError, match="cannot be started"):
-        list(Guard(5.0, ("no.such.module",)).run([GOOD]))
+        list(ExtractionGuard(5.0, ("no.such.module",)).run([GOOD]))
 
 
 def test_an_extractor_that_is_not_installed_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,12 @@ from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.crawl.http.client import Answer
-from tasks.stages.crawl.storage.fetchlist import Earlier
+from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.identity import identities, indexed_identities, unit_identities
-from tasks.stages.extract.partitioning import Unit
+from tasks.stages.extract.partitioning import InputUnit
 from tests.tasks.stages.extract.conftest import page, record
 
 MODULE = "tasks.stages.extract.stage"
@@ -62,7 +62,7 @@ def captures(writer: WarcWriter) -> None:
         ("http://ä.example/ö", answer(page())),
     ):
         writer.capture(url, WHEN, held, {})
-    earlier = Earlier("http://a.example/", WHEN, "urn:uuid:1", "sha1:" + "A" * 32)
+    earlier = EarlierCapture("http://a.example/", WHEN, "urn:uuid:1", "sha1:" + "A" * 32)
     writer.revisit("http://a.example/", WHEN, answer(b"", 304), earlier, {})
 
 
@@ -104,7 +104,7 @@ def test_identities_by_index_are_those_of_the_rows() -> None:
     data, lines = written(0, captures)
     small = ExtractConfig()  # nothing is too large for it
     rows = read_warc(io.BytesIO(data), "x", "web", small)
-    read = identities([unit_identities(Unit(SourceFile("x", "x", 1)), rows)])
+    read = identities([unit_identities(InputUnit(SourceFile("x", "x", 1)), rows)])
     listed = indexed_identities(io.BytesIO("\n".join(lines).encode()), len(lines))
     assert listed is not None
     assert (identities([listed]) == read).all()

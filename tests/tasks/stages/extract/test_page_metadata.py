@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_metadata import About, absolute, moment, read_about
+from tasks.stages.extract.page_metadata import PageMetadata, absolute, moment, read_metadata
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)
 JSON_LD = '<script type="application/ld+json">'
 CC = "https://creativecommons.org/licenses/by-sa/4.0/"
 
 
-def about(head: str = "", body: str = "", root: str = "", url: str = "") -> About:
-    return read_about(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"), url)
+def about(head: str = "", body: str = "", root: str = "", url: str = "") -> PageMetadata:
+    return read_metadata(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"), url)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_date_is_never_guessed(head: str, body: str) -> None:
     ],
 )
 def test_the_date_of_a_page_without_one_is_that_of_its_url(url: str, expected: datetime | None) -> None:
-    assert read_about(HTMLTree.parse("<p>text"), url).published == expected
+    assert read_metadata(HTMLTree.parse("<p>text"), url).published == expected
 
 
 @pytest.mark.parametrize(
@@ -215,4 +215,4 @@ def test_a_class_is_what_stands_between_the_white_space_of_html(value: str) -> N
     "before", ["<!-- c -->", "<!doctype html>", "\ufeff <?xml version='1.0'?>\n<!doctype html><!-- -->"]
 )
 def test_the_root_is_found_behind_whatever_stands_before_it(before: str) -> None:
-    assert read_about(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"
+    assert read_metadata(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"

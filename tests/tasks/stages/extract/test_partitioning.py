@@ -22,8 +22,8 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, FilePiece, Unit, arrange, cut, divide, find_files, runs
-from tasks.stages.extract.row import Row
+from tasks.stages.extract.partitioning import RUNS, FilePiece, InputUnit, arrange, cut, divide, find_files, runs
+from tasks.stages.extract.row import InputRow
 from tests.conftest import run_stage_in
 from tests.tasks.stages.extract.test_files import compressed
 
@@ -48,11 +48,11 @@ def source(folder: Path, kind: str, **options: Any) -> FileSource:
     return FileSource(name="src", kind=kind, path=f"{folder}/*", **options)
 
 
-def whole(found: FileSource) -> list[Row]:
+def whole(found: FileSource) -> list[InputRow]:
     return [row for file in find_files(found) for row in read_file(file, found, CONFIG)]
 
 
-def told(rows: list[Row]) -> list[tuple[str, str, str, str]]:
+def told(rows: list[InputRow]) -> list[tuple[str, str, str, str]]:
     return [(row.url, row.refused, row.payload_digest, row.metadata) for row in rows]
 
 
@@ -123,7 +123,7 @@ def test_files_without_a_line_and_lines_without_an_end_are_cut(tmp_path: Path, d
     pieces = cut(file, "jsonl", 1)
     assert told([row for one in pieces for row in read_file(file, found, CONFIG, piece=one)]) == told(whole(found))
     assert sum(one.weight for one in pieces) == len(data)
-    unit = Unit(file, found)
+    unit = InputUnit(file, found)
     assert divide([unit], ExtractConfig(parts=9), Engine()) or not data
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_named_when_it_is_cut(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl.gz").write_bytes(data[:-5_000])
     (tmp_path / "e.jsonl").write_bytes(b"{}\n")
     found = source(tmp_path, "jsonl")
-    units = [Unit(file, found) for file in find_files(found)]
+    units = [InputUnit(file, found) for file in find_files(found)]
     with pytest.raises(InputError, match=r'd\.jsonl\.gz of the file source "src" cannot be read'):
         divide(units, ExtractConfig(parts=8), Engine())
 
@@ -163,10 +163,10 @@ def test_a_file_that_has_become_shorter_is_told(tmp_path: Path, ending: str) -> 
 
 
 def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselves() -> None:
-    def unit(path: str, piece: FilePiece | None) -> Unit:
+    def unit(path: str, piece: FilePiece | None) -> InputUnit:
         from tasks.formats.documents.external_files import SourceFile
 
-        return Unit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), piece=piece)
+        return InputUnit(SourceFile(path, path, 10), FileSource(name="src", kind="jsonl", path="/x/*"), piece=piece)
 
     parts = [[unit("/x/a.jsonl", None)]]
     parts += [[unit("/x/b.jsonl.gz", FilePiece(at, at, at + 1, 1, streamed=True))] for at in range(50)]
@@ -188,7 +188,7 @@ def test_neighbouring_pieces_of_a_part_are_read_as_one(tmp_path: Path) -> None:
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
     config = ExtractConfig(parts=3)
-    units = divide([Unit(file, found)], config, Engine())
+    units = divide([InputUnit(file, found)], config, Engine())
     assert len(units) >= 9
     parts = arrange(units, config)
     assert [len(part) for part in parts] == [1, 1, 1]
@@ -350,8 +350,8 @@ def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -
 SOURCE = FileSource(name="src", kind="text", path="/x/*")
 
 
-def units(*sizes: int) -> list[Unit]:
-    return [Unit(SourceFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
+def units(*sizes: int) -> list[InputUnit]:
+    return [InputUnit(SourceFile(f"/x/{i}", str(i), size), SOURCE) for i, size in enumerate(sizes)]
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60), st.integers(0, 20))
@@ -375,5 +375,5 @@ def test_automatic_parts_follow_the_input_bytes() -> None:
 
 
 def test_compressed_captures_weigh_more_than_text() -> None:
-    assert Unit(SourceFile("a", "a", 10)).weight == 40
-    assert Unit(SourceFile("a", "a", 10), SOURCE).weight == 10
+    assert InputUnit(SourceFile("a", "a", 10)).weight == 40
+    assert InputUnit(SourceFile("a", "a", 10), SOURCE).weight == 10

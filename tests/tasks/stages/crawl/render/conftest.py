@@ -9,7 +9,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
-from tasks.stages.crawl.render.proxy import Guard
+from tasks.stages.crawl.render.proxy import AddressGuard
 from tests.tasks.stages.crawl.site import Inside
 
 QUICK = {"settle_ms": 300, "timeout_s": 10.0}
@@ -44,7 +44,7 @@ class Trick(AbstractResolver):
         pass
 
 
-class OneSite(Guard):
+class OneSite(AddressGuard):
     """The crawl's guard with one hole, through which the test site is reached."""
 
     def __init__(self, port):
@@ -60,7 +60,7 @@ class OneSite(Guard):
 @pytest.fixture
 def render(chromium, tmp_path):
     from tasks.stages.crawl.render.browser import Browser
-    from tasks.stages.crawl.render.stage import Source
+    from tasks.stages.crawl.render.stage import CapturedPage
 
     def run(site, html, *, url="", guard=OneSite, headers=(), allowed=lambda url: True, **settings):
         async def work():
@@ -68,7 +68,7 @@ def render(chromium, tmp_path):
             agent = "sluice/0.1 (+mailto:a@b.example)"
             async with Browser(config, agent, guard(site.port), str(tmp_path)) as browser:
                 body = html if isinstance(html, bytes) else html.encode()
-                return await browser.render(Source(url or site.url(), headers, body), allowed)
+                return await browser.render(CapturedPage(url or site.url(), headers, body), allowed)
 
         return asyncio.run(work())
 

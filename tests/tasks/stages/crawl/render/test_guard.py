@@ -6,7 +6,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.stages.crawl.http.address import Grants, RefusedAddressError
 from tasks.stages.crawl.policy import HostsFile, Policy
-from tasks.stages.crawl.render.proxy import Guard
+from tasks.stages.crawl.render.proxy import AddressGuard
 
 
 class Names(AbstractResolver):
@@ -29,7 +29,7 @@ class Names(AbstractResolver):
 
 def addresses(scheme, authority, *, allow_loopback=False, **names):
     async def run():
-        guard = Guard(allow_loopback=allow_loopback, resolver=Names(**names))
+        guard = AddressGuard(allow_loopback=allow_loopback, resolver=Names(**names))
         return await guard.addresses(scheme, authority)
 
     return asyncio.run(run())
@@ -72,7 +72,7 @@ def test_what_is_granted_to_a_host_is_granted_to_its_own_pages_alone():
     grants = Grants({"wiki.corp:8080": ["10.20.0.0/16"]})
 
     async def run(page):
-        guard = Guard(allow_loopback=False, resolver=Names(wiki=["10.20.0.5"]), grants=grants).for_page(page)
+        guard = AddressGuard(allow_loopback=False, resolver=Names(wiki=["10.20.0.5"]), grants=grants).for_page(page)
         return await guard.addresses("http", "wiki.corp:8080")
 
     assert asyncio.run(run("wiki.corp:8080")) == [("10.20.0.5", 8080)]
@@ -84,7 +84,7 @@ def test_what_is_granted_to_a_host_is_granted_to_its_own_pages_alone():
 def test_a_denied_host_is_not_asked_for_parts_of_pages():
     async def run():
         policy = Policy(HostsFile(deny=("site.example",)))
-        guard = Guard(allow_loopback=False, resolver=Names(site=["1.1.1.1"]), policy=policy)
+        guard = AddressGuard(allow_loopback=False, resolver=Names(site=["1.1.1.1"]), policy=policy)
         return await guard.for_page("other.example").addresses("https", "site.example:443")
 
     with pytest.raises(RefusedAddressError, match="host_denied"):

@@ -15,11 +15,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tasks.stages.crawl.render.proxy import Guard
+from tasks.stages.crawl.render.proxy import AddressGuard
 from tests.tasks.stages.crawl.site import Inside, Site
 
 
-class Open(Guard):
+class Open(AddressGuard):
     """No guard at all: shows that a test would notice."""
 
     def __init__(self, port):
@@ -152,7 +152,7 @@ def test_without_both_datagrams_would_leave(send):
     assert "udp" in send(flags=False, script=False)[1]
 
 
-class Shop(Guard):
+class Shop(AddressGuard):
     """Knows the way to one https site, which is on this machine."""
 
     def __init__(self, port):

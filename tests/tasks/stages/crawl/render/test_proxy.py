@@ -4,10 +4,10 @@ import contextlib
 import pytest
 
 from tasks.stages.crawl.http.address import RefusedAddressError
-from tasks.stages.crawl.render.proxy import Guard, Proxy
+from tasks.stages.crawl.render.proxy import AddressGuard, Proxy
 
 
-class Only(Guard):
+class Only(AddressGuard):
     """Allows one server, by any name, at a given address."""
 
     def __init__(self, port):
