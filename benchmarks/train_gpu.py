@@ -35,7 +35,7 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.model import loss as loss_module
 from tasks.trainer.model.attention import Kernel, activate_flash, best_kernel, sdpa_mask
 from tasks.trainer.model.flex import flex
-from tasks.trainer.model.shape import SIZES, Shape, Size, attended_length, flops_per_token
+from tasks.trainer.model.shape import SIZES, ModelShape, Size, attended_length, flops_per_token
 from tasks.trainer.model.varlen import varlen
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.sharded import Sharded
@@ -254,7 +254,9 @@ def rates(size: Size, load: Workload, batches: list[Batch], step_s: float, devic
     per_s = load.microbatch * load.seq_len / step_s
     runs = np.concatenate([np.diff(batch.cu_seqlens.numpy()) for batch in batches])
     by = {"": load.seq_len, "_causal": attended_length(runs)}
-    flops = {name: per_s * flops_per_token(Shape.of(size.model, size.vocab_size), keys) for name, keys in by.items()}
+    flops = {
+        name: per_s * flops_per_token(ModelShape.of(size.model, size.vocab_size), keys) for name, keys in by.items()
+    }
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return {
         "tokens_per_s": round(per_s),

@@ -44,7 +44,7 @@ from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
 from tasks.trainer.inference import Decoding
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import Transformer, build
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
@@ -199,7 +199,7 @@ def saving(given: argparse.Namespace) -> None:
     keep(
         "saving",
         {
-            "weights": Shape.of(MEDIUM, SAVING_VOCABULARY).weights["total"],
+            "weights": ModelShape.of(MEDIUM, SAVING_VOCABULARY).weights["total"],
             "step_s": round(each, 3),
             "call_s": round(median(calls), 3),
             "window_s": round(median(windows), 2),

@@ -27,7 +27,7 @@ from tasks.run.place import KubernetesPlace, all_filled
 from tasks.run.recipe import Recipe
 from tasks.stages.tokens import PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
 
@@ -242,7 +242,7 @@ def planned_bytes(recipe: Recipe, place: KubernetesPlace) -> float:
     what it reads of the shards, as far as the cache keeps it.
     """
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
-    shape = Shape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
+    shape = ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
     ranks = recipe.place.train.nproc * place.nodes
     saving = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks)["checkpoints"]
     read = train.steps * train.batch_size * seq_len * (2 if shape.vocab_size <= 2**16 else 4) / place.nodes

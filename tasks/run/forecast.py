@@ -28,11 +28,11 @@ from tasks.stages.consolidate.what_if import render, what_if
 from tasks.stages.tokens import PackConfig, TokenizerConfig
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.interchange.huggingface import read_shape
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 from tasks.trainer.planning.tables import comparison, comparison_text, plan_text
 
 
@@ -195,13 +195,13 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
     if "checkpoint" not in recipe.makes:
         raise RecipeError(f"the recipe {recipe.name} trains no model", "add the section [train]")
     train, layout, seq_len = recipe.of(TrainConfig), recipe.place.train.layout, recipe.of(PackConfig).seq_len
-    shape = read_shape(Path(model)) if model else Shape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
+    shape = read_shape(Path(model)) if model else ModelShape.of(train.model, recipe.of(TokenizerConfig).vocab_size)
     if layout and not model:
         check_fit(layout, train, shape.vocab_size, seq_len, layout.ranks)
     nodes = recipe.place.kubernetes.nodes if recipe.place.kubernetes else 1
     name = f"{recipe.name}/checkpoint"
     before = newest(store, name, but=version)
-    measured = Measured.of(before.record.metrics) if before else None
+    measured = RunPerformance.of(before.record.metrics) if before else None
     ranks = recipe.place.train.nproc * nodes
     address = str(before.address) if before else ""
     found = estimate(recipe.of(PlanConfig), train, shape, seq_len, layout, ranks, measured, address)
@@ -210,7 +210,7 @@ def plan(recipe: Recipe, store: Store, version: str, model: str = "") -> Trainin
 
 
 def _compared(recipe: Recipe, store: Store, version: str, found: dict[str, Any], run: Artifact) -> list[dict[str, Any]]:
-    real = Measured.of(run.record.metrics)
+    real = RunPerformance.of(run.record.metrics)
     if real is None:
         return []
     made = Artifact.find(store, ArtifactId(f"{recipe.name}/estimate", version))

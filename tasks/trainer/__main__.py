@@ -43,7 +43,7 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     # torch takes more than a second to import: a rank with an invalid configuration ends without it.
     import torch
 
-    from tasks.trainer.loop import Stopped, Trainer
+    from tasks.trainer.loop import Trainer, TrainingStopped
     from tasks.trainer.parallel.ranks import Ranks
 
     torch.set_num_threads(spec.run.threads)
@@ -51,7 +51,7 @@ def _train(spec: TrainSpec, out: Path, rank: int) -> int:
     try:
         with Ranks.from_environment() as ranks:
             Trainer(spec, ranks).train()
-    except Stopped as stopped:
+    except TrainingStopped as stopped:
         logging.info("%s", stopped)
         return STOPPED
     except Exception as error:

@@ -166,7 +166,7 @@ def continuation(model: Transformer, prompt: list[int], eos_id: int, context: in
     return tokens[1 + len(prompt) :]
 
 
-class Request(NamedTuple):
+class ScoringRequest(NamedTuple):
     """A prompt, with end-of-text before it, and the answer behind it, as tokens."""
 
     prompt: list[int]
@@ -202,14 +202,14 @@ class Scorer:
         """Returns the tokens of a text, without end-of-text."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def request(self, prompt: str, answer: str) -> Request:
+    def request(self, prompt: str, answer: str) -> ScoringRequest:
         """Returns the tokens of a prompt and of the answer behind it; raises as `checked` does."""
         kept = prompt.rstrip()
         whole = self.encode(prompt + answer)
         split = len(self.encode(kept)) if kept else 0
-        return self.checked(Request([self.eos_id, *whole[:split]], whole[split:]))
+        return self.checked(ScoringRequest([self.eos_id, *whole[:split]], whole[split:]))
 
-    def checked(self, request: Request) -> Request:
+    def checked(self, request: ScoringRequest) -> ScoringRequest:
         """Returns a request that can be scored; raises InputError where the answer has no or too many tokens."""
         if not request.answer:
             raise InputError("an answer has no token of its own behind the prompt", "put a space between them")
@@ -219,7 +219,7 @@ class Scorer:
         return request
 
     @torch.no_grad()
-    def likelihoods(self, requests: Sequence[Request]) -> list[Likelihood]:
+    def likelihoods(self, requests: Sequence[ScoringRequest]) -> list[Likelihood]:
         """Returns the likelihood of the answer of each request (see `checked`)."""
         # One more than the context: the last token is predicted, not read.
         rows = [[*request.prompt, *request.answer][-(self.context + 1) :] for request in requests]

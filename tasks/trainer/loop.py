@@ -27,7 +27,7 @@ from tasks.trainer.integrity.corruption import Integrity, processor
 from tasks.trainer.integrity.guard import (
     PASSED_OVER,
     ROLL_BACK_AFTER,
-    Guard,
+    LossGuard,
     Passed,
     drop_after,
     is_passed,
@@ -36,7 +36,7 @@ from tasks.trainer.integrity.guard import (
 from tasks.trainer.integrity.pace import SlowRanks
 from tasks.trainer.logs import ROLLBACK, Faults, Logs
 from tasks.trainer.model.model_file import load_initial
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.optim import learning_rate
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.parallel.replicated import Replicated
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """The run has saved a checkpoint after a SIGTERM."""
 
 
@@ -66,7 +66,7 @@ class Trainer:
         self.out = Path(spec.out)
         self.batches = open_data(spec)
         self.replica = self._replica()
-        self.step, self.tokens, self.guard = 0, 0, Guard()
+        self.step, self.tokens, self.guard = 0, 0, LossGuard()
         self.passed: Passed = []
         self.has_trained = True
         self.logs: Logs | None = None
@@ -77,7 +77,7 @@ class Trainer:
         self.withheld = Withheld(self.out, ranks, self.batches, self.run.steps, self._resume())
         self.hooks = self._hooks()
         if ranks.rank == 0:
-            counts = Shape.of(self.run.model, self.batches.vocab_size).weights
+            counts = ModelShape.of(self.run.model, self.batches.vocab_size).weights
             log.info("%s parameters, %d steps, %d ranks", f"{counts['total']:,}", self.run.steps, ranks.world)
 
     def _replica(self) -> "Replicated | Sharded":
@@ -116,7 +116,7 @@ class Trainer:
         """Trains to the last step.
 
         Raises:
-            Stopped: SIGTERM came; a checkpoint was saved.
+            TrainingStopped: SIGTERM came; a checkpoint was saved.
             InputError: too many steps in a row were refused.
             TransientError: a rank computes or keeps something else than it should.
         """
@@ -141,7 +141,7 @@ class Trainer:
                     self._save(saver)
                 if stop and self.step < self.run.steps:
                     saver.wait()
-                    raise Stopped(f"stopped on request after {self.step} of {self.run.steps} steps")
+                    raise TrainingStopped(f"stopped on request after {self.step} of {self.run.steps} steps")
 
     def _train_step(self, loader: Loader, saver: Saver) -> bool:
         """Trains on the batch of `self.step` and logs it; returns whether any rank got a SIGTERM."""
@@ -314,4 +314,4 @@ class Trainer:
         here = root / checkpoint.name_of(state["step"])
         self.replica.read(here if here.exists() else None)
         self.replica.optimizer.steps_taken = state["steps_taken"]
-        self.step, self.tokens, self.guard = state["step"], state["tokens"], Guard(**state["guard"])
+        self.step, self.tokens, self.guard = state["step"], state["tokens"], LossGuard(**state["guard"])

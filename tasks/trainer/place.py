@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from pydantic import Field, field_validator
 
-from tasks.core.config import Config, absolute
+from tasks.core.config import Config, require_absolute
 from tasks.core.errors import RecipeError
 
 CHECK_EVERY = 200
@@ -67,7 +67,7 @@ class Layout(Config):
         return self.chunks if self.pipeline > 1 and self.schedule == "interleaved" else 1
 
 
-class Copies(Config):
+class CopyPolicy(Config):
     """How often checkpoints are copied to a location, and which of them stay there until the run is done."""
 
     every: int = Field(default=0, ge=0)
@@ -78,7 +78,7 @@ class Copies(Config):
     """Copies of steps that are multiples of it are kept, too; 0: none."""
 
 
-class CopyFolder(Copies):
+class CopyFolder(CopyPolicy):
     """A second location: a file system that outlives the machine or the pod."""
 
     path: str
@@ -87,7 +87,7 @@ class CopyFolder(Copies):
     @field_validator("path")
     @classmethod
     def _absolute(cls, path: str) -> str:
-        return path if path.startswith("$") else absolute(path)
+        return path if path.startswith("$") else require_absolute(path)
 
 
 class CheckpointLocations(Config):
@@ -100,7 +100,7 @@ class CheckpointLocations(Config):
     """In scratch: checkpoints of steps that are multiples of it are kept, too; 0: none."""
     folder: CopyFolder | None = None
     """None: there is no second location."""
-    store: Copies = Copies()
+    store: CopyPolicy = CopyPolicy()
     """In the store of the artifacts, where scratch is not in it."""
 
 

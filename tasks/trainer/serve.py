@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.inference import Request, Sampling, Scorer, continuation
+from tasks.trainer.inference import Sampling, Scorer, ScoringRequest, continuation
 from tasks.trainer.interchange.huggingface import asked
 from tasks.trainer.model import model_file
 
@@ -134,7 +134,7 @@ class _Methods:
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[tuple[str, str], list[int], list[int]]], **options: Any
     ) -> list[tuple[float, bool]]:
-        checked = [self.scorer.checked(Request(prompt, answer)) for _, prompt, answer in requests]
+        checked = [self.scorer.checked(ScoringRequest(prompt, answer)) for _, prompt, answer in requests]
         found = self.scorer.likelihoods(checked)
         return [(one.log_p, one.greedy) for one in found]
 
@@ -147,7 +147,9 @@ class _Methods:
 
         scorer = self.scorer
         windows = get_rolling_token_windows(tokens, scorer.eos_id, scorer.context, context_len=1)
-        return sum(one.log_p for one in scorer.likelihoods([Request(*make_disjoint_window(one)) for one in windows]))
+        return sum(
+            one.log_p for one in scorer.likelihoods([ScoringRequest(*make_disjoint_window(one)) for one in windows])
+        )
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Returns the greedy continuation of each prompt; raises InputError where a task wants to sample."""

@@ -18,7 +18,7 @@ import torch
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.hooks import Hook
 from tasks.trainer.logs import write_start
-from tasks.trainer.model.shape import Shape, flops_per_token
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import peak_flops
@@ -48,8 +48,8 @@ class Telemetry(Hook):
         cuda = ranks.device.type == "cuda"
         self.device = torch.cuda.get_device_name(ranks.device) if cuda else "CPU"
         self.tokens_per_step = run.batch_size * seq_len
-        self.flops_per_token = flops_per_token(Shape.of(run.model, vocab_size), seq_len)
-        self.parameters = Shape.of(run.model, vocab_size).weights["total"]
+        self.flops_per_token = flops_per_token(ModelShape.of(run.model, vocab_size), seq_len)
+        self.parameters = ModelShape.of(run.model, vocab_size).weights["total"]
         self.peak = peak_flops(self.device)
         self._nvml = Nvml.of(f"GPU-{torch.cuda.get_device_properties(ranks.device).uuid}") if cuda else None
         self._sampled = float("-inf")

@@ -180,12 +180,12 @@ def disk(spec):
 
 def test_a_training_asks_for_the_disk_that_its_plan_says_and_is_admitted(recipe, rendered):
     """A billion weights: five checkpoints of two nodes' halves, one whole, and the shards that the steps read."""
-    from tasks.trainer.model.shape import Shape
+    from tasks.trainer.model.shape import ModelShape
 
     made = recipe(**LARGE)
     asked, limit = disk(pod(made)[1]["spec"])
     # A weight and its two moments in fp32; tokens of two bytes.
-    checkpoint = 12 * Shape.of(made.train.model, 300).weights["total"]
+    checkpoint = 12 * ModelShape.of(made.train.model, 300).weights["total"]
     assert 1e10 < checkpoint < 2e10
     shards = 20_000 * 256 * 2048 * 2 / 2
     assert asked == f"{math.ceil((checkpoint * (5 / 2 + 1) + shards) / 2**30)}Gi"

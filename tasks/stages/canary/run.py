@@ -31,7 +31,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.notice import Notice, obeyed
+from tasks.trainer.data.notice import TakedownNotice, obeyed
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import METRICS, read_metrics
@@ -53,7 +53,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         recovery = Recovery(output, fence.run, ())
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
-        notice = Notice(output, partial(withheld_rows, inputs["shards"]), fence.run)
+        notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
         notice.look()
         _train(spec, output, recovery, fence)
         bpb = _measure(config, inputs["shards"], spec, plan)

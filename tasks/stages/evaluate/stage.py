@@ -41,7 +41,7 @@ from tasks.stages.evaluate.reports import (
 )
 from tasks.stages.evaluate.seeds import contents, spread
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.data.heldout import Heldout, of_sources
+from tasks.trainer.data.heldout import HeldoutDocument, of_sources
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.comparison import matching_tokenizer
 from tasks.trainer.evaluation.config import EvaluateConfig
@@ -174,7 +174,7 @@ def summarise(records: dict[str, PartRecord], step: int) -> dict[str, Any]:
     return {"bpb": bpb, "unigram_bpb": unigram, "gain": 1 - bpb / unigram, "step": step, "sources": sources}
 
 
-def _write(part: Part, documents: list[Heldout], bits: list[float], unigram: NDArray[np.float64]) -> None:
+def _write(part: Part, documents: list[HeldoutDocument], bits: list[float], unigram: NDArray[np.float64]) -> None:
     columns: dict[str, list[Any]] = {
         "id": [document.uid.hex() for document in documents],
         "bytes": [document.n_bytes for document in documents],
@@ -194,7 +194,7 @@ def _write_json(part: Part, name: str, content: Any) -> None:
 
 
 def _samples(
-    model: Transformer, described: dict[str, Any], tokenizer: Tokenizer, documents: dict[str, list[Heldout]]
+    model: Transformer, described: dict[str, Any], tokenizer: Tokenizer, documents: dict[str, list[HeldoutDocument]]
 ) -> list[dict[str, str]]:
     """Returns for each source the first tokens of a held-out document and the model's continuation."""
     prompts = {source: some[0].tokens[:PROMPT_TOKENS].tolist() for source, some in documents.items()}

@@ -26,7 +26,7 @@ from tasks.formats.tokens.exposure import origin_of
 from tasks.formats.tokens.shard import HELDOUT as SPLIT
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.finetune import COMPARISON, TunedConfig
-from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, Text, compare, compare_responses, texts_of
+from tasks.trainer.evaluation.comparison import TOKENIZER, Contender, HeldoutText, compare, compare_responses, texts_of
 from tasks.trainer.evaluation.items import files_of
 from tasks.trainer.model import model_file
 
@@ -102,7 +102,7 @@ def _learned(examples: Artifact) -> set[str]:
 
 def _texts(
     tuned: Artifact, tokenizer: Artifact, max_tokens: int, learned: set[str]
-) -> tuple[dict[str, list[Text]], int]:
+) -> tuple[dict[str, list[HeldoutText]], int]:
     """Returns the held-out documents by source that were not learned, and how many were."""
     shards = _shards(tuned)
     if shards is None or not any(shards.n_documents(source, SPLIT) for source in shards.sources):

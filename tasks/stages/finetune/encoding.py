@@ -76,7 +76,7 @@ def segments(messages: Iterable[tuple[str, str]], template: Template, *, learned
         yield content + turn.after, learned and role == "assistant"
 
 
-class Encoder:
+class ExampleEncoder:
     """Encodes examples as `apply_chat_template` of the exported model does.
 
     A text is tokenised as a whole. A token is learned if all its characters are: one that reaches over the end of a

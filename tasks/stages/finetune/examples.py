@@ -28,11 +28,20 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, part_names
 from tasks.core.store import open_outside
 from tasks.formats.documents import examples
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.documents.chunks import asked
+from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.document import is_heldout
 from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_of
 from tasks.stages.finetune import ExamplesConfig
-from tasks.stages.finetune.encoding import FILE, Encoder, Segments, eos_id, instruction, preference, prompt_of, segments
+from tasks.stages.finetune.encoding import (
+    FILE,
+    ExampleEncoder,
+    Segments,
+    eos_id,
+    instruction,
+    preference,
+    prompt_of,
+    segments,
+)
 
 VERSION = 2
 _COUNTED = ("tokens", "learned_tokens", "heldout")
@@ -115,7 +124,7 @@ def _summary(config: ExamplesConfig, artifact: Artifact, names: list[str]) -> di
 
 def make_part(config: ExamplesConfig, tokenizer: ArtifactFolder, part: Part, rows: Callable[[Part], Rows]) -> None:
     """Tokenises the rows of one file or part; runs on whichever worker."""
-    encoder = Encoder(tokenizer)
+    encoder = ExampleEncoder(tokenizer)
     with (
         part.file(f"{examples.FOLDER}/{part.name}.arrow") as learned,
         part.file(f"{examples.HELDOUT}/{part.name}.arrow") as heldout,
@@ -193,6 +202,6 @@ def rows_of_chunks(
 
 
 def _segments(config: ExamplesConfig, chunk: dict[str, Any]) -> Segments:
-    question = asked(chunk["title"], chunk["sections"])
+    question = heading_path(chunk["title"], chunk["sections"])
     said = [*([("user", question)] if question else []), ("assistant", chunk["text"][chunk["body"] :])]
     return list(segments(said, config.template, learned=True))

@@ -27,7 +27,7 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.notice import Notice, known_of
+from tasks.trainer.data.notice import TakedownNotice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
@@ -57,7 +57,7 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     recovery = Recovery(output, fence.run, spec.run.milestone_steps, locations)
     recovery.restore()
     examples = inputs["examples"]
-    notice = Notice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
+    notice = TakedownNotice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
     notice.look()
     begun = known_of(inputs["base"], output)
 

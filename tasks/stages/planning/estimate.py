@@ -14,12 +14,12 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.formats.tokens.plan import SUMMARY
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.place import layout_here, ranks_here
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import estimate
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 from tasks.trainer.planning.tables import number, plan_text
 
 log = logging.getLogger("sluice.estimate")
@@ -38,11 +38,11 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     found = estimate(
         config,
         config.train,
-        Shape.of(config.train.model, vocab_size),
+        ModelShape.of(config.train.model, vocab_size),
         seq_len,
         layout,
         ranks_here(),
-        Measured.of(previous.record.metrics) if previous else None,
+        RunPerformance.of(previous.record.metrics) if previous else None,
         str(previous.address) if previous else "",
     )
     if not found["memory"]["fits"]:

@@ -10,7 +10,7 @@ from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
 from tasks.core.stage import Inputs, Output, Report
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 from tasks.trainer.planning.tables import comparison, comparison_text, number
 
 VERSION = 1
@@ -20,7 +20,7 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     """Compares; a run without a clock (of an earlier version) has nothing to compare and makes an empty table."""
     planned = json.loads(inputs["estimate"].read("estimate.json"))
     record = inputs["checkpoint"].record
-    real = Measured.of(record.metrics)
+    real = RunPerformance.of(record.metrics)
     wall = (record.finished - record.started).total_seconds()
     rows = comparison(planned, config, real, wall) if real else []
     text = comparison_text(rows).encode()

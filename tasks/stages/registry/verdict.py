@@ -19,8 +19,8 @@ from typing import Any
 from tasks.core.config import nearest
 from tasks.core.errors import InputError
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared
-from tasks.trainer.evaluation.paired import Estimate
+from tasks.trainer.evaluation.comparison import Comparison
+from tasks.trainer.evaluation.paired import PairedDifference
 
 Seeds = Mapping[tuple[str, str, str], Sequence[float]]
 """Values of a model by (kind, name, metric), one for each seed that it was trained with."""
@@ -41,10 +41,10 @@ class Verdict:
         seeds: trainings of challenger and champion that the variance over seeds is from; 1 where there is no other.
     """
 
-    score: Estimate
+    score: PairedDifference
     of: str
     names: tuple[str, ...]
-    rows: tuple[Compared, ...]
+    rows: tuple[Comparison, ...]
     worse: tuple[str, ...]
     seeds: tuple[int, int]
     confidence: float
@@ -65,13 +65,13 @@ class Verdict:
         return UNITS.get(self.rows_that_count[0].metric, "of the items")
 
     @property
-    def rows_that_count(self) -> list[Compared]:
+    def rows_that_count(self) -> list[Comparison]:
         """The rows that the score is the mean of."""
         return [row for row in self.rows if f"{row.kind}s" == self.of and row.name in self.names]
 
 
 def judge(
-    rows: Sequence[Compared],
+    rows: Sequence[Comparison],
     read: Mapping[str, Mapping[str, Any] | None],
     seeds: tuple[Seeds, Seeds],
     confidence: float,
@@ -111,7 +111,7 @@ def check_names(guarded: Sequence[str], known: Sequence[str]) -> None:
             raise InputError(cause, nearest(name, known))
 
 
-def _with_seeds(estimate: Estimate, rows: Sequence[Compared], seeds: tuple[Seeds, Seeds]) -> Estimate:
+def _with_seeds(estimate: PairedDifference, rows: Sequence[Comparison], seeds: tuple[Seeds, Seeds]) -> PairedDifference:
     """Returns the difference of the mean over `rows` with the variance over seeds added, where there is one."""
     found = [one for one in (_variance(rows, values) for values in seeds) if one]
     if len(found) == 1:
@@ -119,7 +119,7 @@ def _with_seeds(estimate: Estimate, rows: Sequence[Compared], seeds: tuple[Seeds
     return paired.widened(estimate, found)
 
 
-def _variance(rows: Sequence[Compared], seeds: Seeds) -> tuple[float, float] | None:
+def _variance(rows: Sequence[Comparison], seeds: Seeds) -> tuple[float, float] | None:
     """Returns variance over seeds of the mean over `rows`, and its degrees of freedom; None without two seeds."""
     columns = [seeds.get((row.kind, row.name, row.metric), ()) for row in rows]
     if min(map(len, columns)) < 2:

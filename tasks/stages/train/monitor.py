@@ -6,7 +6,7 @@ warning into the log, as the metric `alert/<kind>` (1 from its step on, 0 from i
 during the run and is removed when the artifact is committed. Sends `report.html` to the tracker at the end, however the
 run ends.
 
-Alerts follow from the values of the steps and the clock (`Watch`):
+Alerts follow from the values of the steps and the clock (`AlertDetector`):
 
     stall      no new step for `STALL_S`, or ten times the median step if that is longer; before the first step and
                after the last one, where checkpoints are read and written, for `FIRST_S`
@@ -89,7 +89,7 @@ class Alert:
         return f"{self.kind} at step {self.step}: {self.what}. {self.do[0].upper()}{self.do[1:]}."
 
 
-class Watch:
+class AlertDetector:
     """Watches one start of a run.
 
     Args:
@@ -234,12 +234,12 @@ class Monitor:
 
     def __init__(self, output: Output, spec: TrainSpec, known_faults: int | None = None) -> None:
         self.output, self.spec, self.run = output, spec, Path(spec.out)
-        self.watch = Watch(proven_steps(self.run / METRICS), spec.run.steps, time.monotonic())
+        self.watch = AlertDetector(proven_steps(self.run / METRICS), spec.run.steps, time.monotonic())
         self._shown: set[str] = set()
         self._faults = len(self._reported()) if known_faults is None else known_faults
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes the values of a step (see `Watch.step`)."""
+        """Takes the values of a step (see `AlertDetector.step`)."""
         reason = "" if "loss" in values else self._reason(step)
         self._report(self.watch.step(step, values, time.monotonic(), reason), step)
         if (step + 1) % RECENT == 0 or step + 1 == self.spec.run.steps:

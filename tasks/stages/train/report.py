@@ -17,7 +17,7 @@ from tasks.core.pages import template
 from tasks.core.terminal import duration
 from tasks.formats.tokens.plan import Plan
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.model.shape import Shape, attended_length, flops_per_token
+from tasks.trainer.model.shape import ModelShape, attended_length, flops_per_token
 from tasks.trainer.spec import epochs
 
 Lines = Sequence[Mapping[str, Any]]
@@ -186,7 +186,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
 
 def _flops(spec: TrainSpec, plan: Plan, speed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns FLOPs per token by the convention and as documents need them, and MFU by both."""
-    shape = Shape.of(spec.run.model, plan.format.vocab_size)
+    shape = ModelShape.of(spec.run.model, plan.format.vocab_size)
     read = [source for source in plan.sources if spec.weights.get(source)]
     lengths = {source: _lengths(plan, source) for source in read}
     weights = {source: spec.weights[source] for source in read}

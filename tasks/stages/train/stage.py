@@ -37,7 +37,7 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
-from tasks.trainer.data.notice import Notice, known_of
+from tasks.trainer.data.notice import TakedownNotice, known_of
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
@@ -72,7 +72,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     known = len(read_metrics(fence.run / FAULTS))
     recovery.restore()
     spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
-    notice = Notice(output, partial(withheld_rows, inputs["shards"]), fence.run)
+    notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
     notice.look()
     monitor = Monitor(output, spec, known)
     begun = _begun(config, inputs, output)

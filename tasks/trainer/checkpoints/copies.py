@@ -20,7 +20,7 @@ from tasks.core.stage import Output
 from tasks.core.store import AlreadyPublished, Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.locations import FOLDERS, committed, committed_lines, install, lines_of
-from tasks.trainer.place import Copies
+from tasks.trainer.place import CopyPolicy
 
 FOLDER = "copying"
 STUCK_S = 600.0
@@ -41,7 +41,7 @@ class CopyLocation:
     """
 
     def __init__(
-        self, name: str, store: Store, folder: str, output: Output, run: Path, settings: Copies, required: bool
+        self, name: str, store: Store, folder: str, output: Output, run: Path, settings: CopyPolicy, required: bool
     ) -> None:
         self.name, self.store, self.folder, self.required = name, store, folder, required
         self.output, self.run, self.settings = output, run, settings

@@ -18,7 +18,7 @@ from tasks.formats.tokens.shard import HELDOUT, ShardSet
 
 
 @dataclass(frozen=True)
-class Heldout:
+class HeldoutDocument:
     """A held-out document: its id, tokens (end-of-text last) and the UTF-8 bytes of its text."""
 
     uid: bytes
@@ -27,7 +27,7 @@ class Heldout:
 
 
 @dataclass(frozen=True)
-class Window:
+class EvaluationWindow:
     """A window of a document: int64 inputs, and int64 labels of the same length (the token that follows each input).
 
     Labels before `first` were predicted in the previous window.
@@ -39,18 +39,18 @@ class Window:
     first: int
 
 
-def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[Heldout]:
+def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[HeldoutDocument]:
     """Returns held-out documents of a source up to `max_tokens` tokens, at least one.
 
     Raises:
         InputError: the source has none.
     """
-    documents: list[Heldout] = []
+    documents: list[HeldoutDocument] = []
     tokens = 0
     for document in shards.heldout(source):
         if documents and tokens + len(document[1]) > max_tokens:
             break
-        documents.append(Heldout(*document))
+        documents.append(HeldoutDocument(*document))
         tokens += len(document[1])
     if not documents:
         raise InputError(
@@ -59,7 +59,7 @@ def heldout(shards: ShardSet, source: str, max_tokens: int) -> list[Heldout]:
     return documents
 
 
-def windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[Window]:
+def windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> Iterator[EvaluationWindow]:
     """Yields the windows in which the tokens of one document are predicted, each token once.
 
     Args:
@@ -70,17 +70,17 @@ def windows(document: int, tokens: NDArray[Any], eos_id: int, context: int) -> I
     """
     labels = tokens.astype(np.int64)
     inputs = np.concatenate([[eos_id], labels[:-1]])
-    yield Window(document, inputs[:context], labels[:context], 0)
+    yield EvaluationWindow(document, inputs[:context], labels[:context], 0)
     stride = max(1, context // 2)
     done = min(context, len(labels))
     while done < len(labels):
         end = min(done + stride, len(labels))
         begin = end - context
-        yield Window(document, inputs[begin:end], labels[begin:end], done - begin)
+        yield EvaluationWindow(document, inputs[begin:end], labels[begin:end], done - begin)
         done = end
 
 
-def of_sources(shards: ShardSet, max_tokens: int) -> dict[str, list[Heldout]]:
+def of_sources(shards: ShardSet, max_tokens: int) -> dict[str, list[HeldoutDocument]]:
     """Returns the documents (`heldout`) of each source that has some held out.
 
     Raises:
@@ -92,7 +92,7 @@ def of_sources(shards: ShardSet, max_tokens: int) -> dict[str, list[Heldout]]:
     return {source: heldout(shards, source, max_tokens) for source in sources}
 
 
-def write(path: Path, documents: Mapping[str, Sequence[Heldout]]) -> None:
+def write(path: Path, documents: Mapping[str, Sequence[HeldoutDocument]]) -> None:
     """Writes documents by source to a local file."""
     content = {
         source: [{"tokens": one.tokens.tolist(), "bytes": one.n_bytes} for one in some]
@@ -102,10 +102,10 @@ def write(path: Path, documents: Mapping[str, Sequence[Heldout]]) -> None:
     path.write_text(json.dumps(content))
 
 
-def read(path: Path) -> dict[str, list[Heldout]]:
+def read(path: Path) -> dict[str, list[HeldoutDocument]]:
     """Returns what `write` was given, without ids."""
     content = json.loads(path.read_text())
     return {
-        source: [Heldout(b"", np.array(one["tokens"], dtype=np.int64), one["bytes"]) for one in some]
+        source: [HeldoutDocument(b"", np.array(one["tokens"], dtype=np.int64), one["bytes"]) for one in some]
         for source, some in content.items()
     }

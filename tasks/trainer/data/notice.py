@@ -26,7 +26,7 @@ ROLE = "takedowns"
 Where = Callable[[Tombstones], Rows]
 
 
-class Notice:
+class TakedownNotice:
     """The takedowns in force, passed on to the ranks of a run.
 
     Args:

@@ -200,7 +200,7 @@ class Prober(Protocol):
 
 
 @dataclass(frozen=True)
-class Slice:
+class SliceLoss:
     """A slice of a document in a batch."""
 
     shard: str
@@ -211,7 +211,7 @@ class Slice:
 
 def slices_with_losses(
     prober: Prober, batches: StepData, ranks: Ranks, step: int, parts: Mapping[int, Batch]
-) -> list[Slice]:
+) -> list[SliceLoss]:
     """Returns the slices of a step's batch with their losses, equal on all ranks.
 
     Args:
@@ -240,12 +240,12 @@ def slices_with_losses(
     repeated = ranks.world // shares
     places = [(shard, row) for several in slices.values() for one in several for shard, row in _places(one)]
     return [
-        Slice(batches.plan.shards[shard], row, int(labels) // repeated, loss)
+        SliceLoss(batches.plan.shards[shard], row, int(labels) // repeated, loss)
         for (shard, row), loss, labels in zip(places, *whole.tolist(), strict=True)
     ]
 
 
-def guilty(slices: Sequence[Slice], mean: float, bound: float) -> dict[str, list[int]]:
+def guilty(slices: Sequence[SliceLoss], mean: float, bound: float) -> dict[str, list[int]]:
     """Returns the ascending rows of the guilty documents by shard; {} where it is not the documents.
 
     Args:
@@ -253,7 +253,7 @@ def guilty(slices: Sequence[Slice], mean: float, bound: float) -> dict[str, list
         mean: loss of the steps before, nats per token; any number where the bound is infinite.
         bound: the largest mean loss of a batch that is not refused.
 
-    >>> slices = [Slice("s", 1, 50, 100.0), Slice("s", 4, 10, 90.0), Slice("s", 2, 60, 120.0)]
+    >>> slices = [SliceLoss("s", 1, 50, 100.0), SliceLoss("s", 4, 10, 90.0), SliceLoss("s", 2, 60, 120.0)]
     >>> guilty(slices, 2.0, 2.2)
     {'s': [4]}
     """

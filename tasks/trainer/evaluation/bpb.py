@@ -21,7 +21,7 @@ from tasks.core.artifact import Artifact
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.data.heldout import Heldout, Window, heldout, windows
+from tasks.trainer.data.heldout import EvaluationWindow, HeldoutDocument, heldout, windows
 from tasks.trainer.data.withheld import Prober
 from tasks.trainer.hooks import Hook
 from tasks.trainer.model import model_file
@@ -61,7 +61,7 @@ def evaluate_bpb(model_dir: str, shards: ShardSet | Artifact, sources: Iterable[
     return scores
 
 
-def document_bits(model: Transformer, documents: Iterable[Heldout], eos_id: int, context: int,
+def document_bits(model: Transformer, documents: Iterable[HeldoutDocument], eos_id: int, context: int,
                   batch_windows: int = 16) -> list[float]:  # fmt: skip
     """Returns the bits that the model needs for each document."""
     all_documents = list(documents)
@@ -76,13 +76,13 @@ def document_bits(model: Transformer, documents: Iterable[Heldout], eos_id: int,
     return bits
 
 
-def bits_per_byte(documents: Iterable[Heldout], bits: Iterable[float]) -> float:
+def bits_per_byte(documents: Iterable[HeldoutDocument], bits: Iterable[float]) -> float:
     """Returns all bits over all bytes."""
     return math.fsum(bits) / sum(document.n_bytes for document in documents)
 
 
 @torch.no_grad()
-def nats(model: Transformer, batch: list[Window]) -> list[float]:
+def nats(model: Transformer, batch: list[EvaluationWindow]) -> list[float]:
     """Returns for each window the summed -ln p of its labels from `first` on."""
     length = max(len(window.inputs) for window in batch)
     inputs, labels = np.zeros((2, len(batch), length), dtype=np.int64)
@@ -129,7 +129,7 @@ class HeldoutBpb(Hook):
 
     def __init__(
         self,
-        documents: Mapping[str, Sequence[Heldout]],
+        documents: Mapping[str, Sequence[HeldoutDocument]],
         prober: Prober,
         ranks: Ranks,
         rows: int,
@@ -182,7 +182,7 @@ class HeldoutBpb(Hook):
 
 def _parts(documents: Sequence[np.ndarray], rows: int, seq_len: int, eos_id: int) -> Iterator[Batch]:
     """Yields the parts of one source; what is left of the last sequences is blank."""
-    sequences: list[list[Window]] = []
+    sequences: list[list[EvaluationWindow]] = []
     room = 0
     for number, tokens in enumerate(documents):
         for window in windows(number, tokens, eos_id, seq_len):
@@ -196,7 +196,7 @@ def _parts(documents: Sequence[np.ndarray], rows: int, seq_len: int, eos_id: int
         yield _batch([*some, *[[]] * (rows - len(some))], seq_len, eos_id)
 
 
-def _batch(sequences: Sequence[Sequence[Window]], seq_len: int, eos_id: int) -> Batch:
+def _batch(sequences: Sequence[Sequence[EvaluationWindow]], seq_len: int, eos_id: int) -> Batch:
     tokens = np.full((len(sequences), seq_len), eos_id, dtype=np.int64)
     labels = np.full_like(tokens, IGNORED)
     documents = np.zeros_like(tokens)

@@ -36,11 +36,11 @@ from tasks.core.stage import Output
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.checkpoints.checkpoint import MODEL
-from tasks.trainer.data.heldout import Heldout, of_sources
+from tasks.trainer.data.heldout import HeldoutDocument, of_sources
 from tasks.trainer.evaluation import paired
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.config import EvaluateConfig, TaskConfig
-from tasks.trainer.evaluation.paired import Estimate
+from tasks.trainer.evaluation.paired import PairedDifference
 from tasks.trainer.evaluation.scoring import decisive, score_task
 from tasks.trainer.inference import Scorer, row_batches
 from tasks.trainer.model import model_file
@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Text(NamedTuple):
+class HeldoutText(NamedTuple):
     """A held-out document."""
 
     uid: bytes
@@ -75,7 +75,7 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """Two models on one source of documents, on one task, or on the examples of a fine-tuning.
 
     Attributes:
@@ -94,7 +94,7 @@ class Compared:
     items: int
     first: float
     second: float
-    difference: Estimate
+    difference: PairedDifference
 
     def row(self, confidence: float) -> dict[str, Any]:
         """Returns it as JSON has it; an edge of the interval is null where there is none."""
@@ -190,7 +190,7 @@ def matching_tokenizer(tokenizer: Artifact, described: dict[str, Any]) -> str:
     return data.decode()
 
 
-def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[Text]]:
+def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, list[HeldoutText]]:
     """Returns the held-out documents of every source that has some.
 
     Args:
@@ -203,7 +203,9 @@ def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, lis
     """
     decoder = Tokenizer.from_str(tokenizer)
     return {
-        source: [Text(one.uid, decoder.decode(one.tokens[:-1].tolist(), skip_special_tokens=False)) for one in some]
+        source: [
+            HeldoutText(one.uid, decoder.decode(one.tokens[:-1].tolist(), skip_special_tokens=False)) for one in some
+        ]
         for source, some in of_sources(shards, max_tokens).items()
     }
 
@@ -211,10 +213,10 @@ def texts_of(shards: ShardSet, tokenizer: str, max_tokens: int) -> dict[str, lis
 def compare(
     first: Contender,
     second: Contender,
-    texts: Mapping[str, Sequence[Text]],
+    texts: Mapping[str, Sequence[HeldoutText]],
     config: EvaluateConfig,
     output: Output,
-) -> list[Compared]:
+) -> list[Comparison]:
     """Compares two models on the texts of each source, and on the tasks of `config`.
 
     Args:
@@ -244,7 +246,7 @@ def compare(
 
 def compare_responses(
     first: Contender, second: Contender, examples: Examples, context: int, batch_tokens: int, output: Output
-) -> list[Compared]:
+) -> list[Comparison]:
     """Compares two models on examples of a fine-tuning that neither has learned.
 
     Every token to learn is predicted from all of its example before it, by both models in the same context; an example
@@ -269,13 +271,13 @@ def compare_responses(
     bits = [np.array(table["bits"].to_pylist()) for table in tables]
     before, after = (math.fsum(some) / math.fsum(size) for some in bits)
     difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    found = [Compared("examples", RESPONSES, BPB, len(size), before, after, difference)]
+    found = [Comparison("examples", RESPONSES, BPB, len(size), before, after, difference)]
     if tables[0]["rejected_bits"].null_count:
         return found
     right = [np.array(table["rejected_bits"].to_pylist()) > some for table, some in zip(tables, bits, strict=True)]
     apart = (right[1].astype(float) - right[0].astype(float)).tolist()
     shares = [float(some.mean()) for some in right]
-    return [*found, Compared("examples", PAIRS, "acc", len(apart), shares[0], shares[1], paired.of_items(apart))]
+    return [*found, Comparison("examples", PAIRS, "acc", len(apart), shares[0], shares[1], paired.of_items(apart))]
 
 
 def _bits(
@@ -284,7 +286,7 @@ def _bits(
     batch_windows: int,
     output: Output,
     source: str,
-    texts: Sequence[Text],
+    texts: Sequence[HeldoutText],
 ) -> pa.Table:
     """Returns a row per document: id, bytes, bits."""
     name = f"{contender.label}.{source}"
@@ -301,31 +303,31 @@ def _bits(
     return parquet.read(output.store.local(f"{output.address.path}/{DOCUMENTS}/{name}.parquet"))
 
 
-def encoded(texts: Iterable[Text], tokenizer: str, eos_id: int) -> Iterable[Heldout]:
+def encoded(texts: Iterable[HeldoutText], tokenizer: str, eos_id: int) -> Iterable[HeldoutDocument]:
     """Yields documents in the tokens of a tokenizer, as the shards have them: special tokens in a text are plain."""
     encoder = Tokenizer.from_str(tokenizer)
     encoder.encode_special_tokens = True
     for one in texts:
         ids = encoder.encode(one.text, add_special_tokens=False).ids
-        yield Heldout(one.uid, np.array([*ids, eos_id]), len(one.text.encode()))
+        yield HeldoutDocument(one.uid, np.array([*ids, eos_id]), len(one.text.encode()))
 
 
-def _of_source(source: str, first: pa.Table, second: pa.Table) -> Compared:
+def _of_source(source: str, first: pa.Table, second: pa.Table) -> Comparison:
     bits = [np.array(table["bits"].to_pylist()) for table in (first, second)]
     size = first["bytes"].to_pylist()
     before, after = (math.fsum(some) / math.fsum(size) for some in bits)
     difference = paired.of_sized((bits[0] - bits[1]).tolist(), size)
-    return Compared("source", source, BPB, len(size), before, after, difference)
+    return Comparison("source", source, BPB, len(size), before, after, difference)
 
 
 def _of_task(
     task: TaskConfig, parameters: int, first: Mapping[str, Sequence[Any]], second: Mapping[str, Sequence[Any]]
-) -> Compared:
+) -> Comparison:
     metric = decisive(task.kind, parameters)
     sign = -1 if metric in LOWER_IS_BETTER else 1
     apart = [sign * (after - before) for before, after in zip(first[metric], second[metric], strict=True)]
     values = fmean(first[metric]), fmean(second[metric])
-    return Compared("task", task.name, metric, len(apart), *values, paired.of_items(apart))
+    return Comparison("task", task.name, metric, len(apart), *values, paired.of_items(apart))
 
 
 def _scored(contender: Contender, examples: Examples, context: int, batch_tokens: int, output: Output) -> pa.Table:

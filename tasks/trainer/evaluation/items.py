@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Item:
+class TaskItem:
     """One row of a task.
 
     Attributes:
@@ -58,7 +58,7 @@ def count(task: TaskConfig) -> int:
     return rows
 
 
-def read(task: TaskConfig) -> Iterator[Item]:
+def read(task: TaskConfig) -> Iterator[TaskItem]:
     """Yields the items of a task in the order of its files and rows.
 
     Raises:
@@ -76,7 +76,7 @@ def read(task: TaskConfig) -> Iterator[Item]:
             f"{prompt}{task.delimiter}{answers[gold]}{task.shots_delimiter}" for prompt, answers, gold in solved
         )
         prompt, answers, gold = turn(where, row)
-        yield Item(where, before + prompt, answers, gold)
+        yield TaskItem(where, before + prompt, answers, gold)
 
 
 def _rows(task: TaskConfig, path: str, limit: int) -> Iterator[tuple[str, Row]]:

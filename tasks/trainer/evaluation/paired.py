@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PairedDifference:
     """An estimated difference. Above 0 the second model is better.
 
     Attributes:
@@ -52,7 +52,7 @@ class Estimate:
         return self.value - reach, self.value + reach
 
 
-def of_items(differences: Sequence[float]) -> Estimate:
+def of_items(differences: Sequence[float]) -> PairedDifference:
     """Returns the mean of the differences of items, each of the same weight.
 
     >>> low, high = of_items([1.0, 2.0, 3.0]).interval(0.95)
@@ -62,7 +62,7 @@ def of_items(differences: Sequence[float]) -> Estimate:
     return of_sized(differences, [1.0] * len(differences))
 
 
-def of_sized(differences: Sequence[float], sizes: Sequence[float]) -> Estimate:
+def of_sized(differences: Sequence[float], sizes: Sequence[float]) -> PairedDifference:
     """Returns the sum of differences over the sum of sizes: of bits and bytes the difference in bits per byte.
 
     Args:
@@ -75,20 +75,20 @@ def of_sized(differences: Sequence[float], sizes: Sequence[float]) -> Estimate:
     variance = n / (n - 1) * float((residuals**2).sum()) / float(w.sum()) ** 2 if n > 1 else math.inf
     # Equal differences, such as those of three items that one model alone gets right, say nothing of their spread.
     known = variance > (_ROUNDING * value) ** 2 or not d.any()
-    return Estimate(value, variance if known and n > 1 else math.inf, max(n - 1, 1))
+    return PairedDifference(value, variance if known and n > 1 else math.inf, max(n - 1, 1))
 
 
-def mean(estimates: Sequence[Estimate]) -> Estimate:
+def mean(estimates: Sequence[PairedDifference]) -> PairedDifference:
     """Returns the unweighted mean of independent estimates."""
     n = len(estimates)
     variance, freedom = _pooled([(one.variance / n**2, one.freedom) for one in estimates])
-    return Estimate(math.fsum(one.value for one in estimates) / n, variance, freedom)
+    return PairedDifference(math.fsum(one.value for one in estimates) / n, variance, freedom)
 
 
-def widened(estimate: Estimate, variances: Sequence[tuple[float, float]]) -> Estimate:
+def widened(estimate: PairedDifference, variances: Sequence[tuple[float, float]]) -> PairedDifference:
     """Returns an estimate with further independent variances, each with its degrees of freedom, added to its own."""
     variance, freedom = _pooled([(estimate.variance, estimate.freedom), *variances])
-    return Estimate(estimate.value, variance, freedom)
+    return PairedDifference(estimate.value, variance, freedom)
 
 
 def _pooled(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

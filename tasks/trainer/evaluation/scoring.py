@@ -36,8 +36,8 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Output, Part
 from tasks.trainer.evaluation import items
 from tasks.trainer.evaluation.config import TaskConfig
-from tasks.trainer.evaluation.items import Item
-from tasks.trainer.inference import Likelihood, Request, Scorer
+from tasks.trainer.evaluation.items import TaskItem
+from tasks.trainer.inference import Likelihood, Scorer, ScoringRequest
 
 BPB_BELOW = 750_000_000
 """Parameters below which decisions are made by bpb: a small model's accuracy is near chance and moves little between
@@ -136,7 +136,7 @@ def summary(kind: str, items: Mapping[str, Sequence[float]]) -> dict[str, dict[s
 
 
 @dataclass(frozen=True)
-class Scored:
+class ItemScore:
     """One item: its metrics, the log-likelihoods of its answers, and the text that was generated."""
 
     metrics: dict[str, float]
@@ -148,46 +148,46 @@ def _part_names(task: TaskConfig, label: str, count: int) -> list[str]:
     return [f"task.{task.name}.{label}.{number:05d}" for number in range(-(-count // ITEMS_PER_PART))]
 
 
-def _in_parts(task: TaskConfig) -> Iterator[list[Item]]:
+def _in_parts(task: TaskConfig) -> Iterator[list[TaskItem]]:
     every = items.read(task)
     while some := list(islice(every, ITEMS_PER_PART)):
         yield some
 
 
-def _scored(task: TaskConfig, scorer: Scorer, some: Sequence[Item]) -> list[Scored]:
+def _scored(task: TaskConfig, scorer: Scorer, some: Sequence[TaskItem]) -> list[ItemScore]:
     """Returns the scores of some items; raises InputError naming the item that cannot be scored."""
     if task.kind == "multiple_choice":
         return _choices(scorer, some, [_requests(task, scorer, item, item.answers) for item in some])
     found = scorer.likelihoods([_requests(task, scorer, item, [item.right])[0] for item in some])
     if task.kind == "cloze":
-        return [Scored(of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
+        return [ItemScore(of_cloze(item, one), [one.log_p]) for item, one in zip(some, found, strict=True)]
     try:
         texts = scorer.greedy([item.prompt for item in some], task.max_new_tokens, task.stop)
     except InputError as error:
         raise InputError(f'the task "{task.name}": {error.cause}', error.remedy) from None
     return [
-        Scored(of_text(task, item, one, text), [one.log_p], text)
+        ItemScore(of_text(task, item, one, text), [one.log_p], text)
         for item, one, text in zip(some, found, texts, strict=True)
     ]
 
 
-def _requests(task: TaskConfig, scorer: Scorer, item: Item, answers: Sequence[str]) -> list[Request]:
+def _requests(task: TaskConfig, scorer: Scorer, item: TaskItem, answers: Sequence[str]) -> list[ScoringRequest]:
     try:
         return [scorer.request(item.prompt, task.delimiter + answer) for answer in answers]
     except InputError as error:
         raise InputError(f'{item.id} of the task "{task.name}": {error.cause}', error.remedy) from None
 
 
-def _choices(scorer: Scorer, some: Sequence[Item], requests: Sequence[Sequence[Request]]) -> list[Scored]:
+def _choices(scorer: Scorer, some: Sequence[TaskItem], requests: Sequence[Sequence[ScoringRequest]]) -> list[ItemScore]:
     found = iter(scorer.likelihoods(list(chain.from_iterable(requests))))
     scored = []
     for item in some:
         mine = list(islice(found, len(item.answers)))
-        scored.append(Scored(of_choices(item, mine), [one.log_p for one in mine]))
+        scored.append(ItemScore(of_choices(item, mine), [one.log_p for one in mine]))
     return scored
 
 
-def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[Scored]) -> None:
+def _write(part: Part, task: TaskConfig, some: Sequence[TaskItem], scored: Sequence[ItemScore]) -> None:
     columns: dict[str, Any] = {"item": [item.id for item in some]}
     columns |= {name: [one.metrics[name] for one in scored] for name in ITEM_METRICS[task.kind]}
     columns["log_likelihoods"] = pa.array([one.log_p for one in scored], pa.list_(pa.float64()))
@@ -196,7 +196,7 @@ def _write(part: Part, task: TaskConfig, some: Sequence[Item], scored: Sequence[
     part.table(FOLDER, pa.table(columns))
 
 
-def of_choices(item: Item, found: Sequence[Likelihood]) -> dict[str, float]:
+def of_choices(item: TaskItem, found: Sequence[Likelihood]) -> dict[str, float]:
     """Returns the metrics of a multiple-choice item, of the likelihoods of its choices."""
     log_p = np.array([one.log_p for one in found])
     characters = np.array([len(text) for text in item.answers])
@@ -206,18 +206,18 @@ def of_choices(item: Item, found: Sequence[Likelihood]) -> dict[str, float]:
     return {**right, "bpb": bits_per_byte(item, found[item.gold])}
 
 
-def of_cloze(item: Item, found: Likelihood) -> dict[str, float]:
+def of_cloze(item: TaskItem, found: Likelihood) -> dict[str, float]:
     """Returns the metrics of a cloze item."""
     return {"acc": float(found.greedy), "log_p": found.log_p, "bpb": bits_per_byte(item, found)}
 
 
-def of_text(task: TaskConfig, item: Item, found: Likelihood, text: str) -> dict[str, float]:
+def of_text(task: TaskConfig, item: TaskItem, found: Likelihood, text: str) -> dict[str, float]:
     """Returns the metrics of an item, of the likelihood of its first answer and the text that was generated."""
     match = extracted(task.extract, text) in {answer.strip() for answer in item.answers}
     return {"exact_match": float(match), "bpb": bits_per_byte(item, found)}
 
 
-def bits_per_byte(item: Item, found: Likelihood) -> float:
+def bits_per_byte(item: TaskItem, found: Likelihood) -> float:
     """Returns -log2 p of the right answer per UTF-8 byte of it."""
     return -found.log_p / math.log(2) / len(item.right.encode())
 

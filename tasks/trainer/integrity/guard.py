@@ -35,7 +35,7 @@ Passed = list[tuple[int, int]]
 """Ranges of steps, [first, end)."""
 
 
-class Guard:
+class LossGuard:
     """Watches the losses of a run.
 
     Args:

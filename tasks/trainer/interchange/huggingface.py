@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 
 FAMILIES = ("llama", "mistral", "olmo", "gpt2")
 """Values of `model_type` that are read."""
@@ -254,7 +254,7 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def read_shape(path: Path) -> Shape:
+def read_shape(path: Path) -> ModelShape:
     """Returns the shape in a file; raises InputError."""
     try:
         config = json.loads(path.read_text())
@@ -265,7 +265,7 @@ def read_shape(path: Path) -> Shape:
         raise InputError(f"{path} has no {error}", "name the config.json of a model") from None
 
 
-def shape_of(config: Mapping[str, Any]) -> Shape:
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Returns the shape of a published model.
 
     Raises:
@@ -275,7 +275,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     kind = config.get("model_type", "")
     if kind == "gpt2":
         dim, heads = config["n_embd"], config["n_head"]
-        return Shape(
+        return ModelShape(
             layers=config["n_layer"],
             dim=dim,
             heads=heads,
@@ -295,7 +295,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
             f"known are: {', '.join(FAMILIES)}",
         )
     heads, dim = config["num_attention_heads"], config["hidden_size"]
-    return Shape(
+    return ModelShape(
         layers=config["num_hidden_layers"],
         dim=dim,
         heads=heads,

@@ -44,7 +44,7 @@ Rank = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
-class Result:
+class NodeResult:
     """How the ranks of one node ended: exit code, and the failure that was recorded first."""
 
     code: int
@@ -55,7 +55,7 @@ class Result:
         return json.dumps({"code": self.code, "failure": asdict(self.failure) if self.failure else None})
 
     @classmethod
-    def read(cls, text: str) -> "Result":
+    def read(cls, text: str) -> "NodeResult":
         """Parses what `text` returned."""
         fields = json.loads(text)
         return cls(fields["code"], Failure(**fields["failure"]) if fields["failure"] else None)
@@ -90,7 +90,7 @@ class HeartbeatStore:
         self._beats = dict.fromkeys(self.peers, 0)
         self._attempt = 0
         self._outbox: dict[str, str] = {}
-        self._results: dict[int, Result] = {}
+        self._results: dict[int, NodeResult] = {}
         self._broken = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._exchange, name="heartbeat", daemon=True)
@@ -115,12 +115,12 @@ class HeartbeatStore:
         """Starts to read the results of an attempt."""
         self._attempt, self._results = attempt, {}
 
-    def post(self, result: Result) -> None:
+    def post(self, result: NodeResult) -> None:
         """Sends the result of this node for the current attempt."""
         self._outbox[f"result/{self._attempt}/{self.gang.node}"] = result.text()
 
     @property
-    def results(self) -> dict[int, Result]:
+    def results(self) -> dict[int, NodeResult]:
         """Results of the other nodes for the current attempt so far."""
         return dict(self._results)
 
@@ -152,7 +152,7 @@ class HeartbeatStore:
             self._beats[node], self._last_beat[node] = beats, time.monotonic()
         attempt, key = self._attempt, f"result/{self._attempt}/{node}"
         if node not in self._results and self._store.check([key]):
-            result = Result.read(self._store.get(key).decode())
+            result = NodeResult.read(self._store.get(key).decode())
             if attempt == self._attempt:
                 self._results[node] = result
 
@@ -269,11 +269,11 @@ class _Node:
         """Returns the nodes that are lost and have not posted a result."""
         return [node for node in self.heartbeats.lost if node not in self.heartbeats.results]
 
-    def _result(self, code: int) -> Result:
+    def _result(self, code: int) -> NodeResult:
         failures = failure.recorded(self.out)
-        return Result(code, failures[0] if failures and code else None)
+        return NodeResult(code, failures[0] if failures and code else None)
 
-    def _agree(self, mine: Result) -> int:
+    def _agree(self, mine: NodeResult) -> int:
         """Returns the exit code of the whole gang, and writes the failure behind it into the run's folder."""
         while len(self.heartbeats.results) < len(self.heartbeats.peers):
             if missing := self._missing():

@@ -19,7 +19,7 @@ from tasks.formats.tokens.shard import TokenFormat
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.config import InitialSpec, ModelConfig, TrainConfig
 from tasks.trainer.interchange.huggingface import llama_name
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 
 if TYPE_CHECKING:
     from tasks.trainer.model.transformer import Transformer
@@ -46,7 +46,7 @@ def describe(config: ModelConfig, tokens: TokenFormat, seq_len: int) -> dict[str
         "eos_id": tokens.eos_id,
         "tokenizer_sha256": tokens.tokenizer_sha256,
         "seq_len": seq_len,
-        "parameters": dict(Shape.of(config, tokens.vocab_size).weights),
+        "parameters": dict(ModelShape.of(config, tokens.vocab_size).weights),
     }
 
 

@@ -1,6 +1,6 @@
 """Shape of a decoder: its number of weights, its FLOPs per token, and shapes from 1 M to 70 B weights by name.
 
-`Shape` holds what `ModelConfig` can describe and a little more, so that models of others are counted by the same
+`ModelShape` holds what `ModelConfig` can describe and a little more, so that models of others are counted by the same
 formulas. FLOPs are those of model FLOPs utilisation (MFU, Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B),
 the share of the devices' peak rate that a machine without any overhead would need for the same tokens per second.
 Forward and backward pass count, recomputation does not:
@@ -27,7 +27,7 @@ LOSS_ROWS = 512
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Dimensions of a decoder.
 
     Args:
@@ -59,7 +59,7 @@ class Shape:
     norm_vectors: int = 1
 
     @classmethod
-    def of(cls, model: ModelConfig, vocab_size: int) -> "Shape":
+    def of(cls, model: ModelConfig, vocab_size: int) -> "ModelShape":
         """Returns the shape of a model of ours."""
         sizes = (model.layers, model.dim, model.heads, model.kv_heads, model.head_dim, model.ffn_dim)
         return cls(*sizes, vocab_size, model.tie_embeddings)
@@ -88,7 +88,7 @@ class Shape:
         return {"embedding": embedding, "head": head, "layers": layers, "norm": norm, "total": total}
 
 
-def flops_per_token(shape: Shape, attended: float) -> float:
+def flops_per_token(shape: ModelShape, attended: float) -> float:
     """Returns the FLOPs of forward and backward pass per token.
 
     Args:

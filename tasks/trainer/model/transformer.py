@@ -69,7 +69,7 @@ class FeedForward(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One layer: attention, then feed-forward, each on a normalised input and added to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -117,7 +117,7 @@ class Transformer(nn.Module):
         self.rows: Tensor | None = None
         """Positions of the sequence that this rank computes, int64 [positions]; None: all. `documents` has all."""
         self.embedding = nn.Embedding(vocab_size, config.dim) if 0 in layers else None
-        self.layers = nn.ModuleDict({str(index): Block(config) for index in layers})
+        self.layers = nn.ModuleDict({str(index): TransformerBlock(config) for index in layers})
         self.norm = RMSNorm(config.dim, config.norm_eps) if last else None
         self.head = nn.Linear(config.dim, vocab_size, bias=False) if last and not config.tie_embeddings else None
 

@@ -28,7 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.model.attention import Attend, Kernel, best_kernel
 from tasks.trainer.model.loss import head_cross_entropy
-from tasks.trainer.model.transformer import Block, Recompute, Transformer
+from tasks.trainer.model.transformer import Recompute, Transformer, TransformerBlock
 from tasks.trainer.parallel.fp8 import use_fp8
 from tasks.trainer.parallel.mesh import Mesh
 
@@ -92,7 +92,7 @@ def apply(model: Transformer, mesh: Mesh, run: TrainConfig, seq_len: int) -> Non
     if run.precision == "fp8":
         use_fp8(model.layers, mesh.device)
     for layer in model.layers.values():
-        assert isinstance(layer, Block)
+        assert isinstance(layer, TransformerBlock)
         layer.recompute = _RECOMPUTE.get(layout.recompute)
         if layout.compile:
             layer.compile()

@@ -12,7 +12,7 @@ from functools import partial
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.shape import LOSS_ROWS, Shape
+from tasks.trainer.model.shape import LOSS_ROWS, ModelShape
 from tasks.trainer.place import Layout
 
 FP32 = 4
@@ -43,7 +43,7 @@ def check_fit(layout: Layout, run: TrainConfig, vocab_size: int, seq_len: int, w
 
 
 def memory_per_rank(
-    layout: Layout | None, run: TrainConfig, shape: Shape, seq_len: int, ranks: int = 1, gpu: bool = True
+    layout: Layout | None, run: TrainConfig, shape: ModelShape, seq_len: int, ranks: int = 1, gpu: bool = True
 ) -> Mapping[str, int]:
     """Returns an estimate in bytes of what the rank with the most of it has in memory, by what it is.
 
@@ -113,13 +113,13 @@ def _pipeline_reasons(layout: Layout, run: TrainConfig) -> list[str]:
     return reasons
 
 
-def _moments(shape: Shape, run: TrainConfig) -> float:
+def _moments(shape: ModelShape, run: TrainConfig) -> float:
     """Returns bytes of the optimizer's state: two moments of AdamW; Muon has one of the matrices of the layers."""
     one = shape.layers * shape.layer_matrices if run.optim.name == "muon" else 0
     return FP32 * (2 * shape.weights["total"] - one)
 
 
-def _of_copies(shape: Shape, run: TrainConfig, ranks: int, width: int) -> dict[str, float]:
+def _of_copies(shape: ModelShape, run: TrainConfig, ranks: int, width: int) -> dict[str, float]:
     """Returns the state of a rank that has all of the model. Partial sums of the tree (`ranks`) are gradients, too."""
     total, mine = shape.weights["total"], run.batch_size // run.microbatch // ranks
     sums = math.ceil(math.log2(mine)) if mine > 1 else 0
@@ -128,7 +128,7 @@ def _of_copies(shape: Shape, run: TrainConfig, ranks: int, width: int) -> dict[s
     return {"weights": weights, "moments": _moments(shape, run), "gradients": gradients, "gathered": narrow}
 
 
-def _of_shares(shape: Shape, run: TrainConfig, layout: Layout, width: int) -> dict[str, float]:
+def _of_shares(shape: ModelShape, run: TrainConfig, layout: Layout, width: int) -> dict[str, float]:
     """Returns the state of a rank that has a share of the model: in a pipeline, of the first or the last one."""
     weights, sharded = shape.weights, layout.shard * layout.context
     layer, per_rank = weights["layers"] / shape.layers, math.ceil(shape.layers / layout.pipeline)
@@ -143,7 +143,7 @@ def _of_shares(shape: Shape, run: TrainConfig, layout: Layout, width: int) -> di
     }
 
 
-def _stored(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
+def _stored(shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool, layers: float) -> float:
     """Returns bytes per token of this rank's positions that autograd has stored of so many layers.
 
     With recomputation, one layer is whole: the one whose gradient is being computed.
@@ -160,7 +160,7 @@ def _stored(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool, l
     return kept * layers + again + last_norm
 
 
-def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
+def _layer(shape: ModelShape, layout: Layout, width: int, seq_len: int, gpu: bool) -> float:
     """Returns bytes per token that one layer stores without recomputation."""
     dim, query, key = shape.dim, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     # A fused norm stores its input in fp32; the composite one the normalised input, too. Both outputs are whole:
@@ -172,7 +172,7 @@ def _layer(shape: Shape, layout: Layout, width: int, seq_len: int, gpu: bool) ->
     return norms + attention + width * (4 if shape.gated else 2) * shape.ffn_dim / layout.tensor
 
 
-def _layers_in_flight(shape: Shape, run: TrainConfig, layout: Layout) -> float:
+def _layers_in_flight(shape: ModelShape, run: TrainConfig, layout: Layout) -> float:
     """Returns how many layers have stored activations: in a pipeline, on the first rank, of several microbatches.
 
     1F1B: as many microbatches as ranks; interleaved: Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
@@ -185,7 +185,7 @@ def _layers_in_flight(shape: Shape, run: TrainConfig, layout: Layout) -> float:
     return min(warm_up, mine * chunks) * math.ceil(shape.layers / (ranks * chunks))
 
 
-def _loss(shape: Shape, layout: Layout, width: int, tokens: float) -> float:
+def _loss(shape: ModelShape, layout: Layout, width: int, tokens: float) -> float:
     """Returns bytes of the head's loss: a chunk of logits in four forms, the gradients of hidden state and head."""
     rows, vocabulary = min(LOSS_ROWS, tokens), shape.vocab_size / layout.tensor
     logits = rows * vocabulary * (3 * FP32 + (0 if width == FP32 else 2 * width))

@@ -16,7 +16,7 @@ from tasks.trainer.model.transformer import Transformer
 from tasks.trainer.parallel.mesh import Mesh
 
 
-class Chunk(Transformer):
+class PipelineChunk(Transformer):
     """Some layers of a decoder, as a stage of the pipeline."""
 
     def forward(self, x: Tensor, documents: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]

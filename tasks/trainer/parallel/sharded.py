@@ -31,13 +31,13 @@ from tasks.trainer.data.batches import Batch
 from tasks.trainer.integrity.corruption import BITS, GPU_TOLERANCE, RankCopies, hash_of
 from tasks.trainer.integrity.pace import Stopwatch
 from tasks.trainer.model.loss import IGNORED
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import initial_weight
 from tasks.trainer.optim import build_optimizer, local
 from tasks.trainer.parallel.apply import apply
 from tasks.trainer.parallel.fit import check_fit, memory_per_rank
 from tasks.trainer.parallel.mesh import Mesh
-from tasks.trainer.parallel.pipeline import Chunk, Pipeline, chunks_of
+from tasks.trainer.parallel.pipeline import Pipeline, PipelineChunk, chunks_of
 from tasks.trainer.parallel.ranks import TIMEOUT, Ranks, build_sum
 from tasks.trainer.place import Layout
 
@@ -62,7 +62,7 @@ class Sharded:
         check_fit(layout, run, vocab_size, seq_len, ranks.world)
         if ranks.rank == 0:
             needs = memory_per_rank(
-                layout, run, Shape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
+                layout, run, ModelShape.of(run.model, vocab_size), seq_len, gpu=ranks.device.type == "cuda"
             )
             parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needs.items())
             log.info("a rank needs about %.2f GiB (%s)", sum(needs.values()) / 2**30, parts)
@@ -70,7 +70,9 @@ class Sharded:
         self.run, self.layout, self.ranks, self.mesh = run, layout, ranks, Mesh.of(layout, ranks)
         self.numbers = self.numbers_of(0)
         with torch.device("meta"):
-            self.chunks = [Chunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)]
+            self.chunks = [
+                PipelineChunk(run.model, vocab_size, layers) for layers in chunks_of(run.model.layers, self.mesh)
+            ]
         for chunk in self.chunks:
             apply(chunk, self.mesh, run, seq_len)
             chunk.to_empty(device=self.mesh.device)

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import TrainConfig
-from tasks.trainer.model.shape import Shape, flops_per_token
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.parallel.fit import FP32, check_fit, memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 
 HOUR, DAY, GIB, GB = 3600.0, 86400.0, 2**30, 1e9
 CHECKPOINT_BYTES_PER_S = 1e9
@@ -25,11 +25,11 @@ RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selectiv
 def estimate(
     plan: PlanConfig,
     run: TrainConfig,
-    shape: Shape,
+    shape: ModelShape,
     seq_len: int,
     layout: Layout | None,
     ranks: int,
-    before: Measured | None = None,
+    before: RunPerformance | None = None,
     before_name: str = "",
 ) -> dict[str, Any]:
     """Returns what a run will take, by section: `model`, `time`, `memory`, `checkpoints`, `cost`.
@@ -91,7 +91,7 @@ def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
 
 
 def _memory(
-    plan: PlanConfig, run: TrainConfig, shape: Shape, seq_len: int, layout: Layout | None, ranks: int
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, seq_len: int, layout: Layout | None, ranks: int
 ) -> dict[str, Any]:
     parts = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
     needed = sum(parts.values())
@@ -108,7 +108,7 @@ def _memory(
     return found | {"fitting": {"ranks": other.ranks, **other.model_dump(exclude_defaults=True)} if other else None}
 
 
-def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: Shape, ranks: int, seconds: float) -> dict[str, Any]:
+def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float) -> dict[str, Any]:
     """Returns size and rhythm of checkpoints: weights and moments in fp32.
 
     Milestones are in the artifact; scratch has them and the newest `keep_checkpoints`.
@@ -160,7 +160,7 @@ def lost_share(interval_s: float, delay_s: float, restart_s: float, mtbf_s: floa
     return delay_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-def layout_that_fits(run: TrainConfig, shape: Shape, seq_len: int, memory: float, ranks: int) -> Layout | None:
+def layout_that_fits(run: TrainConfig, shape: ModelShape, seq_len: int, memory: float, ranks: int) -> Layout | None:
     """Returns a layout of at least so many ranks, of as few as possible, in which a step fits; None: there is none.
 
     Of those with equally many ranks: the one with the least pipeline, then recomputation, then tensor parallelism,
@@ -192,7 +192,7 @@ def _candidates(ranks: int) -> Iterator[Layout]:
                     yield Layout(shard=shard, tensor=tensor, pipeline=pipeline, recompute=recompute)
 
 
-def _possible(layout: Layout, run: TrainConfig, shape: Shape, seq_len: int) -> bool:
+def _possible(layout: Layout, run: TrainConfig, shape: ModelShape, seq_len: int) -> bool:
     try:
         check_fit(layout, run, shape.vocab_size, seq_len, layout.ranks)
     except RecipeError:

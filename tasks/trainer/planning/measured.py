@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunPerformance:
     """A run that has ended.
 
     Args:
@@ -32,7 +32,7 @@ class Measured:
     tokens: float
 
     @classmethod
-    def of(cls, metrics: Mapping[str, float]) -> "Measured | None":
+    def of(cls, metrics: Mapping[str, float]) -> "RunPerformance | None":
         """Reads the metrics of a record; None where no clock was read, or by a version that did not record it."""
         if not metrics.get("timed_steps"):
             return None

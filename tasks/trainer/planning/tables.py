@@ -7,13 +7,13 @@ from tasks.core.pages import table
 from tasks.core.terminal import duration
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import HOUR, cost
-from tasks.trainer.planning.measured import Measured
+from tasks.trainer.planning.measured import RunPerformance
 
 Row = dict[str, Any]
 """name, planned, real, and their quotient real / planned; real is None where nothing was measured."""
 
 
-def comparison(planned: Mapping[str, Any], plan: PlanConfig, real: Measured, wall_s: float) -> list[Row]:
+def comparison(planned: Mapping[str, Any], plan: PlanConfig, real: RunPerformance, wall_s: float) -> list[Row]:
     """Returns the rows.
 
     Args:

@@ -13,7 +13,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, SKIPPED, MetricsTail, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.parallel.ranks import Ranks, tree_sum
 from tests.corpora import Made
 from tests.tasks.trainer.small_run import digests, small_spec
@@ -71,7 +71,7 @@ def test_a_run_that_was_stopped_ends_with_the_bytes_of_one_that_was_not(made: Ma
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 4)
-    with pytest.raises(Stopped, match="after 5 of 12"):
+    with pytest.raises(TrainingStopped, match="after 5 of 12"):
         trainer.train()
     assert checkpoint.steps_at(tmp_path / "broken" / "checkpoints") == [3, 5]
     train(broken)

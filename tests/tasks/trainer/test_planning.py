@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.planning.config import PlanConfig
 from tasks.trainer.planning.estimate import best_interval, estimate, lost_share
 
@@ -45,7 +45,7 @@ def test_time_money_and_carbon_follow_from_flops_and_the_region() -> None:
     plan = PlanConfig.model_validate({"gpu": "H100", "mfu": 0.4, "region": "north", "regions": {"north": region}})
     run = TrainConfig.model_validate({"steps": 1_000, "batch_size": 512, "mixture": {"web": 1.0}, "milestones": 2})
     model = ModelConfig(layers=16, dim=2048, heads=16, kv_heads=16)
-    found = estimate(plan, run, Shape.of(model, 32_000), 2048, None, 8)
+    found = estimate(plan, run, ModelShape.of(model, 32_000), 2048, None, 8)
     time, cost, saving = found["time"], found["cost"], found["checkpoints"]
     assert time["tokens"] == 1_000 * 512 * 2048
     assert time["step_seconds"] == pytest.approx(time["flops"] / (989e12 * 0.4 * 8), rel=0.01)

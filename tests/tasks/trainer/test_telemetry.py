@@ -8,7 +8,7 @@ import torch
 
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.logs import read_starts
-from tasks.trainer.model.shape import Shape, flops_per_token
+from tasks.trainer.model.shape import ModelShape, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.parallel.ranks import Ranks
 from tasks.trainer.place import Layout
@@ -60,7 +60,7 @@ def test_a_step_on_a_cpu_has_its_memory_and_no_mfu(tmp_path: Path) -> None:
     assert (start["step"], start["ranks"], start["device"], start["peak_flops"]) == (5, 2, "CPU", None)
     assert (start["tokens_per_step"], start["flops_per_token"]) == (
         8 * 32,
-        flops_per_token(Shape.of(RUN.model, 300), 32),
+        flops_per_token(ModelShape.of(RUN.model, 300), 32),
     )
 
 

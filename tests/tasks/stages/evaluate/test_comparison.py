@@ -16,11 +16,11 @@ from tasks.core.store import Store
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.evaluate import stage
 from tasks.stages.tokens import TokenizerConfig
-from tasks.trainer.data.heldout import Heldout
+from tasks.trainer.data.heldout import HeldoutDocument
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared, Contender, compare, encoded, texts_of
+from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, encoded, texts_of
 from tasks.trainer.evaluation.config import EvaluateConfig
-from tasks.trainer.evaluation.paired import Estimate
+from tasks.trainer.evaluation.paired import PairedDifference
 from tests.conftest import run_stage_in
 from tests.corpora import Made, kept_document, tokens_in
 from tests.tasks.stages.evaluate.conftest import as_model_folder
@@ -36,7 +36,7 @@ def held_out(made: Made) -> dict[str, list]:
     return texts_of(ShardSet.open(made.shards), made.tokenizer.read("tokenizer.json").decode(), 10**9)
 
 
-def by_name(found: Sequence[Compared]) -> dict[str, Compared]:
+def by_name(found: Sequence[Comparison]) -> dict[str, Comparison]:
     return {one.name: one for one in found}
 
 
@@ -110,7 +110,9 @@ def test_a_document_is_encoded_as_the_shards_have_it_special_tokens_in_its_text_
     made = tokens_in(tmp_path, rows)
     shards = ShardSet.open(made.shards)
     texts = held_out(made)["web"]
-    found: list[Heldout] = list(encoded(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id))
+    found: list[HeldoutDocument] = list(
+        encoded(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id)
+    )
     for (uid, tokens, n_bytes), one, plain in zip(shards.heldout("web"), found, texts, strict=True):
         assert (one.uid, one.tokens.tolist(), one.n_bytes) == (uid, tokens.tolist(), n_bytes)
         assert plain.text.startswith(text)
@@ -152,7 +154,7 @@ def test_the_interval_of_documents_contains_the_true_difference_as_often_as_it_s
 
 
 def test_means_and_added_variances_widen_as_independent_errors_do() -> None:
-    one, two = Estimate(0.1, 0.04, 9), Estimate(0.3, 0.04, 9)
+    one, two = PairedDifference(0.1, 0.04, 9), PairedDifference(0.3, 0.04, 9)
     both = paired.mean([one, two])
     assert (both.value, both.variance, both.freedom) == pytest.approx((0.2, 0.02, 18))
     wide = paired.widened(both, [(0.02, 1)])

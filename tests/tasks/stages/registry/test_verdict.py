@@ -10,19 +10,19 @@ from tasks.core.errors import InputError
 from tasks.stages.registry.compare import figure, markdown
 from tasks.stages.registry.verdict import Verdict, judge, reason
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Compared
+from tasks.trainer.evaluation.comparison import Comparison
 
 NONE: tuple[dict, dict] = ({}, {})
 
 
-def compared(kind: Any, name: str, gain: float, spread: float = 0.01, n: int = 100, metric: str = "bpb") -> Compared:
+def compared(kind: Any, name: str, gain: float, spread: float = 0.01, n: int = 100, metric: str = "bpb") -> Comparison:
     """One source or task on which the second model is better by `gain`, with deviation `spread` over items."""
     draws = np.random.default_rng(len(name)).normal(0, 1, n)
     differences = gain + spread * (draws - draws.mean()) / draws.std(ddof=1)
-    return Compared(kind, name, metric, n, 1.0, 1.0 - gain, paired.of_items(differences))
+    return Comparison(kind, name, metric, n, 1.0, 1.0 - gain, paired.of_items(differences))
 
 
-def judged(*rows: Compared, read: dict | None = None, seeds: tuple = NONE, **more: Any) -> Verdict:
+def judged(*rows: Comparison, read: dict | None = None, seeds: tuple = NONE, **more: Any) -> Verdict:
     return judge(rows, read or {}, seeds, 0.95, **more)
 
 
@@ -74,14 +74,14 @@ def test_equal_models_of_different_seeds_are_hardly_ever_promoted() -> None:
     for _ in range(300):
         old, new, others = draw.normal(1.0, 0.02, 3), draw.normal(1.0, 0.02), draw.normal(1.0, 0.02, 2)
         items = old[0] - new + draw.normal(0, 0.02, 200)
-        row = Compared("task", "quiz", "bpb", 200, old[0], new, paired.of_items(items))
+        row = Comparison("task", "quiz", "bpb", 200, old[0], new, paired.of_items(items))
         key = ("task", "quiz", "bpb")
         promoted += judge([row], {}, ({key: [new, *others]}, {key: list(old)}), 0.95).promoted
     assert promoted / 300 <= 0.05
 
 
 def test_too_few_items_promote_nothing() -> None:
-    found = judged(Compared("task", "quiz", "acc", 1, 0.0, 1.0, paired.of_items([1.0])))
+    found = judged(Comparison("task", "quiz", "acc", 1, 0.0, 1.0, paired.of_items([1.0])))
     assert not found.promoted
     assert reason(found, "a@1", "a@2") == "a@1 stays champion: too few documents or items to tell a@2 from it"
     assert found.score.interval(0.95) == (-math.inf, math.inf)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.stages.train.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, Watch
+from tasks.stages.train.monitor import BEFORE, CALM, FIRST_S, RECENT, STALL_S, Alert, AlertDetector
 
 STEP = {"loss": 2.0, "step_s": 2.0, "data_wait": 0.01, "tokens_per_s": 1000.0}
 
@@ -14,7 +14,7 @@ class Run:
     """A run whose clock is the sum of its steps."""
 
     def __init__(self, first_step: int = 0) -> None:
-        self.watch, self.now, self.at = Watch(first_step, 10_000, 0.0), 0.0, first_step
+        self.watch, self.now, self.at = AlertDetector(first_step, 10_000, 0.0), 0.0, first_step
 
     def train(self, steps: int, **values: float | None) -> list[Alert]:
         return self.train_with(steps, lambda: values)
@@ -64,7 +64,7 @@ def test_the_first_step_may_take_longer() -> None:
 
 
 def test_a_run_that_does_not_end_after_its_last_step_is_a_stall_only_after_long() -> None:
-    watch = Watch(0, 1, 0.0)
+    watch = AlertDetector(0, 1, 0.0)
     assert list(watch.step(0, STEP, 5.0)) == []
     assert list(watch.tick(5.0 + FIRST_S - 1)) == []
     (alert,) = watch.tick(5.0 + FIRST_S)
@@ -115,14 +115,14 @@ def test_some_slow_seconds_are_no_fall() -> None:
 
 
 def test_steps_of_an_earlier_start_raise_nothing() -> None:
-    watch = Watch(100, 200, 0.0)
+    watch = AlertDetector(100, 200, 0.0)
     skipped = {name: value for name, value in STEP.items() if name != "loss"}
     assert [alert for step in range(100) for alert in watch.step(step, skipped, 1.0)] == []
     assert kinds(list(watch.step(100, skipped, 2.0))) == ["spike"]
 
 
 def test_steps_without_a_clock_count_as_steps() -> None:
-    watch = Watch(0, 9, 0.0)
+    watch = AlertDetector(0, 9, 0.0)
     assert list(watch.step(0, {"loss": 2.0, "lr": 0.1}, 1.0)) == []
     assert kinds(list(watch.tick(70.0))) == ["stall"]
 

@@ -23,7 +23,7 @@ from tasks.trainer.checkpoints import recovery as recovery_module
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig
 from tasks.trainer.logs import FAULTS, METRICS, read_metrics
-from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, Copies, CopyFolder
+from tasks.trainer.place import CHECKPOINTS_VARIABLE, CheckpointLocations, CopyFolder, CopyPolicy
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import RESUME, Fate, Lost, grown, output_in, pushed, train
 from tests.tasks.trainer.gangs import contents
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def locations(folder: Path, **more: int) -> CheckpointLocations:
-    return CheckpointLocations(folder=CopyFolder(path=str(folder), **more), store=Copies(**more))
+    return CheckpointLocations(folder=CopyFolder(path=str(folder), **more), store=CopyPolicy(**more))
 
 
 def recovery_of(remote: Store, run: Path, folder: Path, milestones: Sequence[int] = (), **more: int) -> Recovery:
@@ -265,7 +265,7 @@ def test_a_location_is_due_after_its_own_number_of_steps_and_at_the_end(
     remote: Store, tmp_path: Path, folder: Path
 ) -> None:
     run = tmp_path / "run"
-    settings = CheckpointLocations(folder=CopyFolder(path=str(folder), keep=9), store=Copies(every=5, keep=9))
+    settings = CheckpointLocations(folder=CopyFolder(path=str(folder), keep=9), store=CopyPolicy(every=5, keep=9))
     recovery = Recovery(output_in(remote), run, (), settings)
     for step in range(2, 15, 2):
         grown(run, step)
@@ -326,7 +326,7 @@ def test_a_run_that_loses_its_machine_goes_on_from_the_folder_to_the_bytes_of_on
     """On the way the folder is away for a while."""
     config: TrainConfig = small_config(steps=240, checkpoint_every=5)
     scratch, away = Path(output_in(remote).scratch), tmp_path / "unmounted"
-    settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=Copies(every=10_000), keep_every=15)
+    settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=CopyPolicy(every=10_000), keep_every=15)
     monkeypatch.setenv(CHECKPOINTS_VARIABLE, settings.model_dump_json())
     reached: list[int] = []
 

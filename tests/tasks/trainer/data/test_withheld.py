@@ -17,11 +17,11 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.data.withheld import REPEATED, Slice, Withheld, guilty, spoilt_shards
+from tasks.trainer.data.withheld import REPEATED, SliceLoss, Withheld, guilty, spoilt_shards
 from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.place import Layout
 from tests.corpora import Made, corpus, tokens_in
@@ -96,7 +96,7 @@ def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_res
             trainer.train()
             return spec
         stop_after(trainer, stop)
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingStopped):
             trainer.train()
         Trainer(spec, ALONE).train()
         return spec
@@ -212,7 +212,7 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
     resumed = Trainer(broken, ALONE)
     poison(resumed, tokens)
     stop_after(resumed, 6)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         resumed.train()
     assert ranks_of(broken, 2, poison={"poisonous": tokens}) == [0, 0]
     assert digests(tmp_path / "whole").items() <= digests(tmp_path / "broken").items()
@@ -268,17 +268,17 @@ def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() 
 
 
 def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:
-    usual = [Slice("web", row, 20, 20 * 3.0 + row) for row in range(8)]
-    wild = [Slice("web", 20, 12, 12 * 11.0), Slice("code", 3, 5, 5 * 10.0)]
+    usual = [SliceLoss("web", row, 20, 20 * 3.0 + row) for row in range(8)]
+    wild = [SliceLoss("web", 20, 12, 12 * 11.0), SliceLoss("code", 3, 5, 5 * 10.0)]
     assert guilty(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
     assert guilty(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
     assert guilty(usual, 3.0, 3.3) == {}
 
 
 def test_it_is_not_the_documents_where_most_of_the_batch_is_bad() -> None:
-    bad = [Slice("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
+    bad = [SliceLoss("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
     assert guilty(bad, 0.0, math.inf) == {}
-    assert guilty([Slice("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
+    assert guilty([SliceLoss("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
 
 
 def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -> None:

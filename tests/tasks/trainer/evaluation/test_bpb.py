@@ -12,7 +12,7 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.data.heldout import Heldout, heldout, windows
+from tasks.trainer.data.heldout import HeldoutDocument, heldout, windows
 from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
@@ -46,7 +46,9 @@ def brute_force_bits(model: Transformer, tokens: list[int]) -> float:
 def test_document_bits_equal_a_computation_token_by_token() -> None:
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), VOCABULARY, 1).eval()
     rng = np.random.default_rng(0)
-    documents = [Heldout(b"", np.append(rng.integers(1, VOCABULARY, size), EOS), 10) for size in (0, 3, 15, 16, 50)]
+    documents = [
+        HeldoutDocument(b"", np.append(rng.integers(1, VOCABULARY, size), EOS), 10) for size in (0, 3, 15, 16, 50)
+    ]
     with torch.no_grad():
         expected = [brute_force_bits(model, document.tokens.tolist()) for document in documents]
     assert document_bits(model, documents, EOS, CONTEXT, 3) == pytest.approx(expected, rel=1e-5)
@@ -70,7 +72,7 @@ def test_a_model_that_knows_nothing_needs_log2_of_the_vocabulary_per_token() -> 
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), 64, 0).eval()
     with torch.no_grad():
         model.embedding.weight.zero_()
-    document = Heldout(b"", np.array([5, 9, EOS]), 9)
+    document = HeldoutDocument(b"", np.array([5, 9, EOS]), 9)
     assert bits_per_byte([document], document_bits(model, [document], EOS, 8)) == pytest.approx(3 * 6 / 9)
 
 

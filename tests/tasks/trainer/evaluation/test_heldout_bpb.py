@@ -22,7 +22,7 @@ from tasks.trainer.config import TrainConfig, TrainSpec
 from tasks.trainer.data.heldout import read
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.logs import METRICS, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model.model_file import describe
 from tasks.trainer.place import Layout
 from tasks.trainer.spec import make_spec
@@ -72,7 +72,7 @@ def test_a_stopped_run_and_any_number_of_ranks_write_the_same_lines(made: Made, 
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 8)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.train()
     assert list(lines(broken)) == [4, 8]
     train(broken)

@@ -14,7 +14,7 @@ from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
 from tasks.trainer.integrity.guard import MAX_ROLLBACKS, ROLL_BACK_AFTER, drop_after, rollback_target
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tests.corpora import Made
 from tests.tasks.trainer.checkpoints.test_recovery import output_in
 from tests.tasks.trainer.faulty import damage, ranks_of
@@ -33,7 +33,7 @@ def run(made: Made, folder: Path, stop: int | None = None) -> TrainSpec:
         trainer.train()
         return spec
     stop_after(trainer, stop)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         trainer.train()
     return spec
 
@@ -90,7 +90,7 @@ def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: M
     damage(trainer, 5)
     for step in (3, 6):
         stop_after(trainer, step - 1)
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingStopped):
             trainer.train()
         recovery.push()
     there = small_spec(made, tmp_path / "there", **SETTINGS)

@@ -9,7 +9,7 @@ from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
-from tasks.trainer.model.transformer import Block, build
+from tasks.trainer.model.transformer import TransformerBlock, build
 from tasks.trainer.model.varlen import FEWEST, cu_seqlens, varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
@@ -131,7 +131,7 @@ def test_varlen_refuses_a_part_of_the_positions() -> None:
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
 def test_a_compiled_layer_serves_batches_with_other_documents(kernel: Kernel) -> None:
     config = ModelConfig(layers=1, dim=32, heads=4, kv_heads=2)
-    layer = Block(config)
+    layer = TransformerBlock(config)
     torch._dynamo.reset()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     x, angles = torch.randn(1, 40, 32), torch.ones(1, 1, 40, 4)

@@ -17,7 +17,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.stages.tokens import PackConfig
 from tasks.trainer.config import LinearRope, ModelConfig, TrainSpec
 from tasks.trainer.logs import METRICS, read_metrics
-from tasks.trainer.loop import Stopped, Trainer
+from tasks.trainer.loop import Trainer, TrainingStopped
 from tasks.trainer.model import model_file
 from tasks.trainer.model.model_file import changed_settings
 from tasks.trainer.model.transformer import Transformer
@@ -79,7 +79,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint(made: Made, firs
     train(whole)
     trainer = Trainer(broken, ALONE)
     stop_after(trainer, 4)
-    with pytest.raises(Stopped, match="after 5 of 12"):
+    with pytest.raises(TrainingStopped, match="after 5 of 12"):
         trainer.train()
     assert broken.initial
     gone = broken.initial.model_copy(update={"file": "/nowhere"})  # it is not read again

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.interchange.huggingface import shape_of
-from tasks.trainer.model.shape import SIZES, Shape, attended_length, flops_per_token
+from tasks.trainer.model.shape import SIZES, ModelShape, attended_length, flops_per_token
 from tasks.trainer.model.transformer import build
 from tasks.trainer.planning.config import peak_flops
 
@@ -75,7 +75,7 @@ _FFN, _THETA = 8 / 3, 10_000.0
 @pytest.mark.parametrize("name", SIZES)
 def test_a_size_has_the_weights_of_its_name(name: str) -> None:
     size = SIZES[name]
-    weights = Shape.of(size.model, size.vocab_size).weights["total"]
+    weights = ModelShape.of(size.model, size.vocab_size).weights["total"]
     assert weights == pytest.approx(float(name[:-1]) * _UNIT[name[-1]], rel=0.05)
 
 
@@ -95,7 +95,7 @@ def test_the_table_in_the_docs_is_that_of_the_sizes() -> None:
             size.vocab_size,
             str(model.tie_embeddings).lower(),
         )
-        weights = f"{Shape.of(model, size.vocab_size).weights['total']:,}"
+        weights = f"{ModelShape.of(model, size.vocab_size).weights['total']:,}"
         rows.append([name, *map(str, shape), ", ".join(others), weights])
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in DOCS.read_text().splitlines()]
     assert [row for row in table if re.fullmatch(r"[\d.]+[mb]", row[0])] == rows
@@ -109,7 +109,7 @@ def test_the_flops_of_a_token_are_those_that_torch_counts_forward_and_backward(t
     # Of the fused kernel on a CPU torch counts nothing.
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         model(tokens, torch.zeros_like(tokens)).sum().backward()
-    assert counted.get_total_flops() == flops_per_token(Shape.of(config, vocab), length) * tokens.numel()
+    assert counted.get_total_flops() == flops_per_token(ModelShape.of(config, vocab), length) * tokens.numel()
 
 
 def test_attention_within_documents_needs_less_than_the_convention_counts() -> None:

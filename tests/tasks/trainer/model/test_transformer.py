@@ -11,7 +11,7 @@ from tasks.core.errors import RecipeError
 from tasks.trainer.config import ModelConfig, TrainConfig
 from tasks.trainer.model.attention import document_positions
 from tasks.trainer.model.loss import CHUNK, IGNORED, head_cross_entropy
-from tasks.trainer.model.shape import Shape
+from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.model.transformer import build, frequencies, rotary
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
@@ -59,7 +59,7 @@ def test_positions_begin_again_with_each_document() -> None:
 def test_the_parameter_count_is_that_of_the_model(tied: bool) -> None:
     config = CONFIG.model_copy(update={"tie_embeddings": tied})
     model = build(config, VOCABULARY, 0)
-    assert Shape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
+    assert ModelShape.of(config, VOCABULARY).weights["total"] == sum(p.numel() for p in model.parameters())
 
 
 def test_initial_weights_depend_on_the_seed_alone_and_not_on_the_number_of_layers() -> None:

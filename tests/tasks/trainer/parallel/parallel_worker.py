@@ -18,7 +18,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.checkpoints.saving import Saver
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 from tasks.trainer.data.batches import Batch
-from tasks.trainer.data.heldout import Heldout
+from tasks.trainer.data.heldout import HeldoutDocument
 from tasks.trainer.evaluation.bpb import HeldoutBpb
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.parallel.ranks import Ranks
@@ -46,12 +46,12 @@ def batch(step: int, number: int) -> Batch:
     return Batch.of(tokens, labels, np.cumsum(random.random(tokens.shape) < 0.1, axis=1))
 
 
-def held_out() -> dict[str, list[Heldout]]:
+def held_out() -> dict[str, list[HeldoutDocument]]:
     """Returns documents of two sources, some longer than a sequence; their parts are no multiple of the ranks."""
     random = np.random.default_rng(7)
     sizes = {"a": (5, 70, 20, 33), "b": (SEQ_LEN, 3)}
     return {
-        source: [Heldout(b"", random.integers(0, VOCABULARY, size), 2 * size) for size in some]
+        source: [HeldoutDocument(b"", random.integers(0, VOCABULARY, size), 2 * size) for size in some]
         for source, some in sizes.items()
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tasks.trainer.config import ModelConfig, TrainConfig
-from tasks.trainer.model.shape import SIZES, Shape
+from tasks.trainer.model.shape import SIZES, ModelShape
 from tasks.trainer.parallel.fit import memory_per_rank
 from tasks.trainer.place import Layout
 from tasks.trainer.planning.estimate import layout_that_fits
@@ -54,14 +54,14 @@ def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_pa
     ]
     assert [process.wait(timeout=300) for process in started] == [0] * ranks
     measured = max(json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks))
-    run, shape = RUN.model_copy(update=settings), Shape.of(RUN.model, VOCABULARY)
+    run, shape = RUN.model_copy(update=settings), ModelShape.of(RUN.model, VOCABULARY)
     parts = memory_per_rank(Layout(**layout) if layout is not None else None, run, shape, SEQ_LEN, ranks, gpu=False)
     assert sum(parts.values()) == pytest.approx(measured, rel=0.15)
 
 
 def test_state_is_shared_as_the_layout_says() -> None:
     run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
-    shape = Shape.of(run.model, 32768)
+    shape = ModelShape.of(run.model, 32768)
     total = shape.weights["total"]
     alone, sharded, zero_1 = (
         memory_per_rank(Layout(**layout), run, shape, 2048) for layout in ({}, {"shard": 8}, {"shard": 8, "zero": 1})
@@ -75,7 +75,7 @@ def test_state_is_shared_as_the_layout_says() -> None:
 def test_the_layout_that_fits_a_gpu_of_80_gb(size: str, gpus: int, expected: int) -> None:
     given = SIZES[size]
     run = TrainConfig(model=given.model, precision="bf16", batch_size=512, microbatch=1)
-    shape = Shape.of(given.model, given.vocab_size)
+    shape = ModelShape.of(given.model, given.vocab_size)
     found = layout_that_fits(run, shape, 4096, 72e9, gpus)
     assert found
     assert found.ranks == expected
