@@ -47,14 +47,14 @@ from tasks.core.commit import commit
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.formats.documents.text import clean
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract import guard
 from tasks.stages.extract.config import WEB, ExtractConfig
@@ -134,7 +134,7 @@ def publish(store: Path, pages: Sequence[Path]) -> None:
         with part.file("pages.warc.gz") as file:
             writer = WarcWriter(file, "pages.warc.gz", "benchmark", "benchmark")
             for page in pages:
-                writer.capture(_url(page), datetime(2026, 1, 1, tzinfo=UTC), _answer(page.read_bytes()), {})
+                writer.capture(_url(page), datetime(2026, 1, 1, tzinfo=UTC), _response(page.read_bytes()), {})
             lines = writer.finish()
         with part.file("pages.cdxj") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
@@ -145,8 +145,8 @@ def publish(store: Path, pages: Sequence[Path]) -> None:
     commit(output, "tasks.stages.crawl.publish", 1, ExtractConfig(), [], Report())
 
 
-def _answer(html: bytes) -> Answer:
-    return Answer(200, "OK", (("Content-Type", "text/html"),), html, "", "", b"GET / HTTP/1.1\r\n\r\n", 0)
+def _response(html: bytes) -> Response:
+    return Response(200, "OK", (("Content-Type", "text/html"),), html, "", "", b"GET / HTTP/1.1\r\n\r\n", 0)
 
 
 def recipe(warcs: str, out: str, extractor: str, crawled: bool) -> Recipe:
@@ -182,7 +182,7 @@ def sluice(warcs: str, out: str, extractor: str, crawl: str = "") -> None:
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         before = _cpu_seconds()
         run_stage(made, stage, tracking=TrackingContext("", "demo"))
-        guard.end_all()  # children count when they have ended
+        guard.end_idle_children()  # children count when they have ended
         spent[stage] = _cpu_seconds() - before
     documents = Artifact.open_at(open_store(made), ArtifactId("demo/documents", "dev")).record
     extracted = Artifact.open_at(open_store(made), ArtifactId("demo/extracted", "dev")).record
@@ -288,7 +288,7 @@ def verdicts(texts: Sequence[str]) -> list[dict[str, str]]:
         end, size = start, 0
         while end < len(texts) and size < _BATCH:
             size, end = size + len(texts[end]), end + 1
-        batch = Batch(texts[start:end])
+        batch = DocumentBatch(texts[start:end])
         rows: list[dict[str, str]] = [dict.fromkeys(RULES, "") for _ in batch.texts]
         for name in RULES:
             measures = fields(annotator(name, {}).annotate(batch))

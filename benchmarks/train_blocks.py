@@ -33,7 +33,7 @@ from benchmarks.extraction import GoldPage, SegmentPage, read_pages, read_segmen
 from benchmarks.harness import keep, parser
 from tasks.formats.documents.text import clean, hash64
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import SCALE, BlockClassifier, blocks_text, candidates, parsed
+from tasks.stages.extract.blocks import SCALE, BlockClassifier, blocks_text, candidates, parse_trees
 from tasks.stages.extract.html import keep_posts, main_text
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
 from tasks.stages.extract.page_metadata import read_metadata
@@ -206,7 +206,7 @@ def trained(of: Sequence[Example]) -> dict[str, Any]:
     weights = np.concatenate([one.weights for one in of])
     seen: dict[int, NDArray[np.float64]] = {}
     for rest, held_out in folds(of, INNER_FOLDS):
-        first = parsed(_first(rest), COLUMNS)
+        first = parse_trees(_first(rest), COLUMNS)
         for one in held_out:
             seen[id(one)] = _odds(one, first.odds(one.measured))
     both = [np.concatenate((one.measured, context(one.blocks, one.measured, seen[id(one)]))).T for one in of]
@@ -229,7 +229,7 @@ def _odds(one: Example, odds: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def judges_of(held: dict[str, Any]) -> BlockClassifier:
     """Returns trained weights as the extractor uses them."""
-    return BlockClassifier(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+    return BlockClassifier(parse_trees(held["first"], COLUMNS), parse_trees(held["second"], (*COLUMNS, *CONTEXT)))
 
 
 def folds(of: Sequence[Example], count: int) -> Iterator[tuple[list[Example], list[Example]]]:

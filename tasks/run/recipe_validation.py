@@ -316,7 +316,7 @@ def misplaced_limits(sections: Sections) -> Iterator[str]:
 
 def all_kinds() -> list[str]:
     """Returns the kinds that sources can have: those of files, and the names of parsers."""
-    return [*KINDS, *parser.known()]
+    return [*KINDS, *parser.parser_names()]
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:

@@ -318,7 +318,7 @@ def _listing() -> Iterator[str]:
     from tasks.core.config import Problems
     from tasks.filters import catalogue
     from tasks.filters.base import Annotator, Filter
-    from tasks.stages.extract.parser import find_parser, known, package_of
+    from tasks.stages.extract.parser import find_parser, parser_names, package_of
 
     yield _row("name", "is", "comes from")
     for name in catalogue.known():
@@ -329,7 +329,7 @@ def _listing() -> Iterator[str]:
             yield _row(name, " and ".join(roles) or "nothing", package or _SLUICE)
         except Problems as problems:
             yield _row(name, "not usable", str(problems))
-    for name in known():
+    for name in parser_names():
         try:
             kinds = ", ".join(find_parser(name, {}).media_types)
             yield _row(name, f"parser of {kinds or 'files'}", package_of(name) or _SLUICE)

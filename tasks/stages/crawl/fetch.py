@@ -36,7 +36,7 @@ from tasks.stages.crawl.hosts.politeness import HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
 from tasks.stages.crawl.http.client import Client
-from tasks.stages.crawl.http.connection import files_for
+from tasks.stages.crawl.http.connection import socket_budget
 from tasks.stages.crawl.inject import number_of, scope_of
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
@@ -101,7 +101,7 @@ class Crawl:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
-        self._files = files_for(config.concurrency + WAITING)
+        self._files = socket_budget(config.concurrency + WAITING)
         self._output = output
         self._first_cycle = inputs.get("previous") is None
         self._listed = inputs["fetchlist"]

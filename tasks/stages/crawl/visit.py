@@ -20,10 +20,10 @@ from tasks.stages.crawl.frontier.scheduler import Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
-from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tasks.stages.crawl.http.client import Response, Client, FetchError
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
-from tasks.stages.crawl.page.terms import also, header_terms, kept
+from tasks.stages.crawl.page.terms import merge_terms, header_terms, terms_json
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
 from tasks.stages.crawl.status import Watch
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
@@ -111,26 +111,26 @@ class Visitor:
         try:
             async with self._politeness.turn(host):
                 fetched_at = datetime.now(UTC)
-                answer = await self._client.get(
+                response = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    wanted=self._reader.worth,
+                    body_limit=self._reader.worth,
                     # Header and meta element may override the site's file: the whole page is needed.
                     headers={} if ruling.reserved else _conditions(candidate),
-                    keep_cut=True,
+                    keep_partial=True,
                 )
         except FetchError as error:
             if error.reason == HOST_DENIED:  # denied while it waited
                 return self._skip(candidate, RETRY, HOST_DENIED)
             return self._failed(host, candidate, error.reason, str(error))
-        if answer.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
+        if response.truncated == "disconnect" and self._tries.get(candidate.url, 0) + 1 < CUT_TRIES:
             return self._failed(host, candidate, "protocol", "the connection ends within the body")
-        if answer.status in (429, 503):
-            return self._failed(host, candidate, f"http_{answer.status}", "", answer)
+        if response.status in (429, 503):
+            return self._failed(host, candidate, f"http_{response.status}", "", response)
         self._politeness.succeeded(host)
         self._tries.pop(candidate.url, None)
         try:
-            outcome = self._rewritten(await self._judged(candidate, answer, fetched_at, ruling))
+            outcome = self._rewritten(await self._judged(candidate, response, fetched_at, ruling))
         except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
             log.exception("the answer of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
@@ -203,12 +203,12 @@ class Visitor:
         return Visit.SKIPPED
 
     def _failed(
-        self, host: Host, candidate: Candidate, reason: str, detail: str, answer: Answer | None = None
+        self, host: Host, candidate: Candidate, reason: str, detail: str, response: Response | None = None
     ) -> Visit:
-        """Records a request without a usable answer; `answer` is that of a busy host (429, 503)."""
-        transient = answer is not None or reason in _TRANSIENT
+        """Records a request without a usable answer; `response` is that of a busy host (429, 503)."""
+        transient = response is not None or reason in _TRANSIENT
         if transient:
-            pause = self._politeness.failed(host, retry_after(answer.header("retry-after")) if answer else None)
+            pause = self._politeness.failed(host, retry_after(response.header("retry-after")) if response else None)
             tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
             patient = pause <= self._config.max_backoff_s
             if not patient or host.failures >= HOST_FAILURES:
@@ -217,43 +217,43 @@ class Visitor:
             elif tries < TRIES:
                 return Visit.AGAIN
         outcome = _outcome(candidate, RETRY if transient else GONE, reason, True, error=detail[:500])
-        self._record(candidate, outcome._replace(http_status=answer.status if answer else None))
+        self._record(candidate, outcome._replace(http_status=response.status if response else None))
         return Visit.DONE
 
-    async def _judged(self, candidate: Candidate, answer: Answer, fetched_at: datetime, ruling: Ruling) -> Outcome:
+    async def _judged(self, candidate: Candidate, response: Response, fetched_at: datetime, ruling: Ruling) -> Outcome:
         """Returns what an answer means; writes it to the segment if it is kept."""
-        outcome = _outcome(candidate, GONE, f"http_{answer.status}", True)._replace(
-            http_status=answer.status,
-            mime=mime_of(answer.headers),
-            bytes=len(answer.body),
+        outcome = _outcome(candidate, GONE, f"http_{response.status}", True)._replace(
+            http_status=response.status,
+            mime=mime_of(response.headers),
+            bytes=len(response.body),
             fetched_at=fetched_at,
-            etag=(answer.header("etag") or "")[:1000],
-            last_modified=(answer.header("last-modified") or "")[:100],
-            terms=kept(**ruling.terms, header=header_terms(answer.headers)),
+            etag=(response.header("etag") or "")[:1000],
+            last_modified=(response.header("last-modified") or "")[:100],
+            terms=terms_json(**ruling.terms, header=header_terms(response.headers)),
         )
-        if answer.status == 304 and candidate.earlier is not None and not ruling.reserved:
-            if refused := self._reader.refused_by_headers(answer):
+        if response.status == 304 and candidate.earlier is not None and not ruling.reserved:
+            if refused := self._reader.refused_by_headers(response):
                 return outcome._replace(reason=refused)
-            return self._revisited(candidate, candidate.earlier, answer, outcome)
-        if 300 <= answer.status < 400:
-            return _redirected(candidate, answer, outcome)
-        if answer.status >= 500 or answer.status == 408:
+            return self._revisited(candidate, candidate.earlier, response, outcome)
+        if 300 <= response.status < 400:
+            return _redirected(candidate, response, outcome)
+        if response.status >= 500 or response.status == 408:
             return outcome._replace(status=RETRY)
-        if answer.status == 402:
+        if response.status == 402:
             return outcome._replace(reason=PAYMENT)
-        if answer.status not in PAGE_STATUSES:
+        if response.status not in PAGE_STATUSES:
             return outcome
-        return await self._read(candidate, answer, outcome, ruling.reserved)
+        return await self._read(candidate, response, outcome, ruling.reserved)
 
-    async def _read(self, candidate: Candidate, answer: Answer, outcome: Outcome, reserved: bool) -> Outcome:
+    async def _read(self, candidate: Candidate, response: Response, outcome: Outcome, reserved: bool) -> Outcome:
         """Returns what a page is; writes it to the segment if it is kept."""
-        if answer.truncated == "disconnect":
+        if response.truncated == "disconnect":
             outcome = outcome._replace(etag="", last_modified="")  # these are of the whole body
-        if answer.refresh and (target := canonical(answer.refresh, candidate.url)):
+        if response.refresh and (target := canonical(response.refresh, candidate.url)):
             outcome = outcome._replace(redirect=target)
-        if not self._reader.worth(answer.status, answer.headers):
+        if not self._reader.worth(response.status, response.headers):
             return outcome._replace(reason="mime")
-        read = await self._reader.read(candidate.url, answer, outcome.mime, reserved=reserved)
+        read = await self._reader.read(candidate.url, response, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
         outcome = outcome._replace(
             reason=read.reason,
@@ -262,28 +262,28 @@ class Visitor:
             kind=read.kind,
             canonical=read.canonical,
             title=read.title,
-            terms=also(outcome.terms, page=read.terms),
+            terms=merge_terms(outcome.terms, page=read.terms),
             unread=read.unread,
         )
-        return outcome if read.reason not in ("", SAME) else self._stored(candidate, answer, outcome, read.render)
+        return outcome if read.reason not in ("", SAME) else self._stored(candidate, response, outcome, read.render)
 
-    def _stored(self, candidate: Candidate, answer: Answer, outcome: Outcome, render: bool) -> Outcome:
+    def _stored(self, candidate: Candidate, response: Response, outcome: Outcome, render: bool) -> Outcome:
         """Writes a page to the segment: in full, or as a reference to a capture with the same bytes."""
-        digest = answer.payload_digest
+        digest = response.payload_digest
         if candidate.earlier and candidate.earlier.payload_digest == digest:
             unchanged = outcome._replace(status=NOT_MODIFIED, reason="")
-            return self._segment.capture(candidate, answer, unchanged, candidate.earlier)
+            return self._segment.capture(candidate, response, unchanged, candidate.earlier)
         if outcome.reason:
-            return self._duplicate(candidate, answer, outcome, digest)
-        return self._segment.capture(candidate, answer, outcome._replace(status=SUCCESS, render=render))
+            return self._duplicate(candidate, response, outcome, digest)
+        return self._segment.capture(candidate, response, outcome._replace(status=SUCCESS, render=render))
 
-    def _duplicate(self, candidate: Candidate, answer: Answer, outcome: Outcome, digest: str) -> Outcome:
+    def _duplicate(self, candidate: Candidate, response: Response, outcome: Outcome, digest: str) -> Outcome:
         """Returns what becomes of a page with the bytes of another one: a revisit record of that one."""
         original = self._traps.original(candidate.url, digest)
         if original is None:
             return outcome
         same = outcome._replace(status=DUPLICATE, error=f"the same bytes as {original.url}"[:500])
-        return self._segment.capture(candidate, answer, same, original)
+        return self._segment.capture(candidate, response, same, original)
 
     def _rewritten(self, outcome: Outcome) -> Outcome:
         """Returns an outcome with its links as the hosts file has them written."""
@@ -307,7 +307,7 @@ class Visitor:
         self._known_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
-    def _revisited(self, candidate: Candidate, earlier: EarlierCapture, answer: Answer, outcome: Outcome) -> Outcome:
+    def _revisited(self, candidate: Candidate, earlier: EarlierCapture, response: Response, outcome: Outcome) -> Outcome:
         # A 304 may omit the validators; those we sent are still valid.
         known = outcome._replace(
             status=NOT_MODIFIED,
@@ -315,15 +315,15 @@ class Visitor:
             etag=outcome.etag or candidate.etag,
             last_modified=outcome.last_modified or candidate.last_modified,
         )
-        return self._segment.capture(candidate, answer, known, earlier)
+        return self._segment.capture(candidate, response, known, earlier)
 
 
-def _redirected(candidate: Candidate, answer: Answer, outcome: Outcome) -> Outcome:
-    location = answer.location
+def _redirected(candidate: Candidate, response: Response, outcome: Outcome) -> Outcome:
+    location = response.location
     target = canonical(location, candidate.url) if location else None
     if target is None:
         return outcome._replace(reason="redirect_broken")
-    permanent = answer.status in (301, 308)
+    permanent = response.status in (301, 308)
     status = REDIRECT_PERMANENT if permanent else REDIRECT_TEMPORARY
     return outcome._replace(status=status, reason="redirect", redirect=target)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tasks.stages.extract.page_blocks import GROUPS, TAG_NAMES, Blocks
 
 Floats = NDArray[np.float64]
-Measured = NDArray[np.float32]
+FeatureArray = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -110,7 +110,7 @@ _PUNCTUATION = {
 _LAST = 0xFFFF
 
 
-def _kinds() -> NDArray[np.uint8]:
+def _character_kinds() -> NDArray[np.uint8]:
     kinds = np.zeros(_LAST + 1, np.uint8)
     # Above these no script has two cases, but for some hundred letters; full width is folded nowhere else either.
     for code in range(0x2000):
@@ -123,8 +123,8 @@ def _kinds() -> NDArray[np.uint8]:
     return kinds
 
 
-def _counted() -> Numbers:
-    """Returns which pairs of neighbouring kinds count as what: pair, one of the counts of `_characters`."""
+def _pair_counts() -> Numbers:
+    """Returns which pairs of neighbouring kinds count as what: pair, one of the counts of `_count_characters`."""
     pairs = np.zeros((16, 16, 10))
     pairs[_SPACE, :, 0] = 1  # a word begins
     pairs[_SPACE, _SPACE, 0] = 0
@@ -137,15 +137,15 @@ def _counted() -> Numbers:
     return pairs.reshape(256, 10).astype(np.int64)
 
 
-_KINDS = _kinds()
+_KINDS = _character_kinds()
 # Most pairs count as the same: the class of each pair, and what a class counts as.
-_COUNTED, _CLASS = np.unique(_counted(), axis=0, return_inverse=True)
+_COUNTED, _CLASS = np.unique(_pair_counts(), axis=0, return_inverse=True)
 _CLASS = _CLASS.ravel().astype(np.uint8)
 _CLASSES = len(_COUNTED)
 _MOST_AT_ONCE = 100_000
 
 
-def features(page: Blocks, title: str) -> Measured:
+def features(page: Blocks, title: str) -> FeatureArray:
     """Returns the features of a page's blocks: float32 of shape (`COLUMNS`, blocks).
 
     Args:
@@ -154,22 +154,22 @@ def features(page: Blocks, title: str) -> Measured:
     """
     number = len(page)
     found = np.zeros((len(COLUMNS), number))
-    _characters(page, found)
+    _count_characters(page, found)
     words = found[_AT["words"]]
     found[_AT["link_share"]] = np.minimum(page.linked / np.maximum(found[_AT["length"]], 1), 1.0)
     found[_AT["links"]], found[_AT["breaks"]], found[_AT["images"]] = page.links, page.breaks, page.images
     found[_AT["layout"]] = page.layout
     link_share = found[_AT["link_share"]]
     prose = (link_share < _UNLINKED) & (found[_AT["ends_sentence"]] > 0) & (words >= _PROSE)
-    _texts(page, title, found)
+    _measure_texts(page, title, found)
     sums = np.zeros((4, number + 1))
     np.cumsum([words, words * link_share, words * prose, np.ones(number)], axis=1, out=sums[:, 1:])
-    _elements(page, sums, found)
-    _places(words, prose, sums, found)
-    _headings(page, found)
-    found[_AT["container_share"]] = _container(page, words * prose, found)
-    _likes(page, prose, found)
-    _near(page, sums, found)
+    _measure_elements(page, sums, found)
+    _measure_positions(words, prose, sums, found)
+    _measure_headings(page, found)
+    found[_AT["container_share"]] = _mark_container(page, words * prose, found)
+    _measure_similar(page, prose, found)
+    _measure_neighbors(page, sums, found)
     total = max(sums[0, -1], 1.0)
     for name, value in (("blocks", number), ("words", total), ("prose_share", sums[2, -1] / total)):
         found[_AT[f"page_{name}"]] = value
@@ -177,7 +177,7 @@ def features(page: Blocks, title: str) -> Measured:
     return found.astype(np.float32)
 
 
-def _characters(page: Blocks, found: Floats) -> None:
+def _count_characters(page: Blocks, found: Floats) -> None:
     """Counts character classes by pairs of neighbours in one call."""
     length = page.text_length
     ends = np.cumsum(length)
@@ -218,7 +218,7 @@ def _characters(page: Blocks, found: Floats) -> None:
         found[_AT[name]] = column
 
 
-def _texts(page: Blocks, title: str, found: Floats) -> None:
+def _measure_texts(page: Blocks, title: str, found: Floats) -> None:
     """Measures of short blocks what takes their text."""
     words = found[_AT["words"]]
     upto = np.cumsum(words) - words
@@ -234,7 +234,7 @@ def _texts(page: Blocks, title: str, found: Floats) -> None:
     texts = [page.text(index).lower() for index in short]
     if not short:
         return
-    found[_SAID : _SAID + len(SAYINGS), short] = np.array([_sayings_of(text[:_START]) for text in texts]).T
+    found[_SAID : _SAID + len(SAYINGS), short] = np.array([_keyword_shares(text[:_START]) for text in texts]).T
     in_title, lengths = _AT["in_title"], words.tolist()
     for index, text in zip(short, texts, strict=True):
         if lengths[index] <= _TITLE_WORDS:
@@ -242,7 +242,7 @@ def _texts(page: Blocks, title: str, found: Floats) -> None:
             found[in_title, index] = sum([part in title for part in parts]) / (len(parts) or 1)
 
 
-def _elements(page: Blocks, sums: Floats, found: Floats) -> None:
+def _measure_elements(page: Blocks, sums: Floats, found: Floats) -> None:
     """Measures the elements around each block, and which kinds of elements are among them."""
     held = sums[:, page.last] - sums[:, page.first]
     total = max(sums[0, -1], 1.0)
@@ -280,7 +280,7 @@ def _innermost(page: Blocks, share: Floats, rows: Floats) -> None:
     np.minimum.at(flat, at, np.repeat(value, length))
 
 
-def _places(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:
+def _measure_positions(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:
     """Fills in the positions of blocks: in the page, and relative to the first and the last of prose."""
     number = len(words)
     index = np.arange(number)
@@ -304,7 +304,7 @@ def _places(words: Floats, prose: Mask, sums: Floats, found: Floats) -> None:
         found[base + row] = column
 
 
-def _headings(page: Blocks, found: Floats) -> None:
+def _measure_headings(page: Blocks, found: Floats) -> None:
     """Measures the distance to the main heading and to the heading before each block, and what that one says."""
     number = len(page)
     index = np.arange(number)
@@ -327,7 +327,7 @@ def _headings(page: Blocks, found: Floats) -> None:
     found[_HEADING : _HEADING + len(SAYINGS)] = np.where(there, said[:, previous], 0)
 
 
-def _container(page: Blocks, prose: Floats, found: Floats) -> float:
+def _mark_container(page: Blocks, prose: Floats, found: Floats) -> float:
     """Fills in whether blocks are before, in or behind the element with most prose, and three around it.
 
     Returns:
@@ -351,7 +351,7 @@ def _container(page: Blocks, prose: Floats, found: Floats) -> float:
     return float(held[best + 1] / held.sum())
 
 
-def _likes(page: Blocks, prose: Mask, found: Floats) -> None:
+def _measure_similar(page: Blocks, prose: Mask, found: Floats) -> None:
     """Measures blocks in equal elements: entries of lists, teasers, paragraphs."""
     of_tag: dict[str, int] = {}
     tags = np.array([*(of_tag.setdefault(tag, len(of_tag)) for tag in page.tags), len(of_tag)])
@@ -370,7 +370,7 @@ def _likes(page: Blocks, prose: Mask, found: Floats) -> None:
     found[base + 5] = (np.bincount(both, words) / count)[both]
 
 
-def _near(page: Blocks, sums: Floats, found: Floats) -> None:
+def _measure_neighbors(page: Blocks, sums: Floats, found: Floats) -> None:
     """Fills in what the blocks before and behind are."""
     number = len(page)
     around = np.append(page.parent, -1)[page.element]
@@ -403,7 +403,7 @@ CONTEXT = (
 _MOST_ODDS, _MOST_AWAY = 6.0, 50
 
 
-def context(page: Blocks, measured: Measured, odds: Floats) -> Measured:
+def context(page: Blocks, measured: FeatureArray, odds: Floats) -> FeatureArray:
     """Returns what the first judgement says of the blocks around each: float32 of shape (`CONTEXT`, blocks).
 
     Args:
@@ -458,7 +458,7 @@ def context(page: Blocks, measured: Measured, odds: Floats) -> Measured:
 
 
 @functools.lru_cache(1 << 14)
-def _sayings_of(start: str) -> tuple[float, ...]:
+def _keyword_shares(start: str) -> tuple[float, ...]:
     """Returns the share of words of each kind in the start of a block, in lower case, and whether it has a date."""
     words = _SPOKEN.findall(start)
     counts = [0.0] * len(SAYINGS)

@@ -103,13 +103,13 @@ def blocks_text(tree: HTMLTree, title: str, *, comments: bool = False, by: Block
     if page is None:
         return ""
     measured = features(page, title.lower())
-    odds = judged(page, measured, by or judges())
+    odds = block_odds(page, measured, by or default_classifier())
     keeps = odds > 0
     if not (keeps & (measured[_WORDS] >= _SHORTEST_PARAGRAPH)).any() or _in_doubt(odds, measured[_WORDS]):
         return ""
     if comments:
         keeps |= _comments(measured)
-    return joined(page, keeps)
+    return join_blocks(page, keeps)
 
 
 def _is_documentation(tree: HTMLTree) -> bool:
@@ -128,7 +128,7 @@ def _comments(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
     return found
 
 
-def judged(page: Blocks, measured: NDArray[np.float32], by: BlockClassifier) -> NDArray[np.float64]:
+def block_odds(page: Blocks, measured: NDArray[np.float32], by: BlockClassifier) -> NDArray[np.float64]:
     """Returns the log odds that blocks are main text; `measured` by `features`."""
     possible = np.flatnonzero(candidates(measured))
     found = np.full(len(page), _NEVER)
@@ -145,7 +145,7 @@ def candidates(measured: NDArray[np.float32]) -> NDArray[np.bool_]:
     return found
 
 
-def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
+def join_blocks(page: Blocks, keeps: NDArray[np.bool_]) -> str:
     """Returns the text of the kept blocks; dropped ones leave their separators."""
     kept = np.flatnonzero(keeps)
     if not len(kept):
@@ -159,13 +159,13 @@ def joined(page: Blocks, keeps: NDArray[np.bool_]) -> str:
 
 
 @functools.cache
-def judges() -> BlockClassifier:
+def default_classifier() -> BlockClassifier:
     """Returns the trees whose weights come with the package."""
     held = json.loads(files("tasks.stages.extract").joinpath("blocks.json").read_text("utf-8"))
-    return BlockClassifier(parsed(held["first"], COLUMNS), parsed(held["second"], (*COLUMNS, *CONTEXT)))
+    return BlockClassifier(parse_trees(held["first"], COLUMNS), parse_trees(held["second"], (*COLUMNS, *CONTEXT)))
 
 
-def parsed(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
+def parse_trees(weights: dict[str, Any], columns: tuple[str, ...]) -> Trees:
     """Returns the trees of a file of weights.
 
     A tree is a list of names of columns and one of limits, each from the root down, and a list of leaves.

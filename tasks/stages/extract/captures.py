@@ -18,7 +18,7 @@ from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import PAGE_STATUSES, Damage, Digest, Record
 from tasks.formats.web.url import MAX_CAPTURED_URL, web_parts
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import HTML_TYPES, BodyHeaders, captured, media_type
+from tasks.stages.extract.content import HTML_TYPES, BodyHeaders, extract_capture, media_type
 from tasks.stages.extract.row import ExtractOptions, InputRow, no_content
 
 log = logging.getLogger("sluice.extract")
@@ -61,7 +61,7 @@ def _row(record: Record, name: str, source: str, config: ExtractConfig, choices:
     return InputRow(
         url=url,
         source=source,
-        content=partial(captured, record.payload, sent, choices) if choices else no_content,
+        content=partial(extract_capture, record.payload, sent, choices) if choices else no_content,
         size=len(record.payload),
         payload_digest=record.payload_digest,
         record_id=clean(record.record_id),

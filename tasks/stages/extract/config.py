@@ -78,7 +78,7 @@ class FileSource(Config):
     @field_validator("kind")
     @classmethod
     def _is_known(cls, kind: str) -> str:
-        if kind not in (known := [*KINDS, *parser.known()]):
+        if kind not in (known := [*KINDS, *parser.parser_names()]):
             raise Problems([f'no kind "{kind}": {nearest(kind, known)}'])
         return kind
 
@@ -140,7 +140,7 @@ class ExtractConfig(Config):
             return settings  # the error in `files` is already reported
         if own := sorted(set(settings) & set(KINDS)):
             raise Problems([f'"{name}" is a kind of files that needs no parser: take it out' for name in own])
-        return parser.complete((file.kind for file in info.data["files"] if file.kind not in KINDS), settings)
+        return parser.complete_settings((file.kind for file in info.data["files"] if file.kind not in KINDS), settings)
 
     @model_validator(mode="after")
     def _names_differ(self) -> "ExtractConfig":

@@ -74,18 +74,18 @@ class BodyHeaders:
     fetched_at: datetime | None = None
 
 
-def captured(payload: bytes, sent: BodyHeaders, choices: ExtractOptions) -> Content:
+def extract_capture(payload: bytes, sent: BodyHeaders, choices: ExtractOptions) -> Content:
     """Returns the content of a captured body; raises Rejected with the reason if it gives no document."""
     if choices.honour_noindex and _noindex(sent.robots, sent, names=True):
         raise Rejected("noindex")
     data = _body(payload, sent.coding, choices.max_payload_bytes)
-    kind = media_type(sent.content_type) or sniffed(data)
+    kind = media_type(sent.content_type) or sniff_media_type(data)
     if kind in _UNNAMED and data.startswith(_PDF) and "application/pdf" in choices.parsers:
         kind = "application/pdf"
     if reader := choices.parsers.get(kind):
-        from tasks.stages.extract.parser import parsed
+        from tasks.stages.extract.parser import parse_body
 
-        content = parsed(*reader, data, sent.url)
+        content = parse_body(*reader, data, sent.url)
         return replace(content, language_hint=content.language_hint or clean(sent.language)[:_MAX_LANGUAGE])
     if reason := refusal(data, kind):
         raise Rejected(reason)
@@ -148,7 +148,7 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def sniffed(data: bytes) -> str:
+def sniff_media_type(data: bytes) -> str:
     """Returns the media type of a body whose server named none: "text/html", or "missing" for any other."""
     return "text/html" if _HTML_START.match(data[:2048]) else "missing"
 
@@ -182,7 +182,7 @@ def _is_url(line: bytes) -> bool:
     return not line or (line.startswith((b"http://", b"https://")) and b" " not in line)
 
 
-def plain(data: bytes, name: str) -> Content:
+def extract_text(data: bytes, name: str) -> Content:
     """Returns the text of a file; raises Rejected for a binary file."""
     text = decode(data)
     if "\0" in text:
@@ -190,7 +190,7 @@ def plain(data: bytes, name: str) -> Content:
     return Content(text=clean(text), title=clean(name))
 
 
-def metadata(data: bytes, name: str) -> Content:
+def extract_metadata(data: bytes, name: str) -> Content:
     """Reads a `METADATA` file (core metadata, PEP 566): the summary, then the description as it is written."""
     import email.parser
     import email.policy
@@ -210,6 +210,6 @@ def _unfolded(description: str) -> str:
     return "\n".join(line.removeprefix("       |").removeprefix("        ") for line in description.split("\n"))
 
 
-def row_text(text: str) -> Content:
+def extract_row(text: str) -> Content:
     """Returns the text of a row of a dump."""
     return Content(text=clean(text))

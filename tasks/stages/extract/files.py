@@ -33,9 +33,9 @@ from tasks.formats.warc.record import payload_digest, quick_digest
 from tasks.formats.web.url import MAX_CAPTURED_URL
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig, FileSource
-from tasks.stages.extract.content import metadata, plain, row_text
-from tasks.stages.extract.parser import parsed
-from tasks.stages.extract.partitioning import FilePiece, readable, window
+from tasks.stages.extract.content import extract_metadata, extract_row, extract_text
+from tasks.stages.extract.parser import parse_body
+from tasks.stages.extract.partitioning import FilePiece, explain_read_errors, open_piece
 from tasks.stages.extract.row import Content, InputRow
 
 _ROWS_AT_ONCE = 16
@@ -43,7 +43,7 @@ _ROWS_AT_ONCE = 16
 RowCounts = Counter[tuple[str, str, str]]
 """Numbers of rows by source, path of the file, and reason ("" for a text)."""
 
-_SHOWN = 40
+_EXCERPT = 40
 _LONGEST = 1 << 20
 _HEAD = 1 << 16
 # An object that holds a list of objects, behind members that are neither.
@@ -58,13 +58,13 @@ def read_file(
     Quick rows only tell identities, see `captures.read_warc`; all rows of one kind of digest compare with each other.
     Of a file of rows a `piece` may be read alone.
     """
-    with readable(file, source):
+    with explain_read_errors(file, source):
         if source.kind in _ROWS:
             yield from _ROWS[source.kind](file, source, config, quick, piece)
         elif source.kind in _READERS:
             yield from _READERS[source.kind](file, source, config, quick)
         else:
-            reads = partial(parsed, source.kind, json.dumps(config.parsers[source.kind]))
+            reads = partial(parse_body, source.kind, json.dumps(config.parsers[source.kind]))
             yield from _whole_file(reads, file, source, config, quick)
 
 
@@ -123,7 +123,7 @@ def _unpacked(file: SourceFile, limit: int) -> bytes:
 def _json_rows(
     file: SourceFile, source: FileSource, config: ExtractConfig, quick: bool, piece: FilePiece | None
 ) -> Iterator[InputRow]:
-    with window(file, piece) as text:
+    with open_piece(file, piece) as text:
         held = json_rows(text, text.form, config.max_payload_bytes)
         for number, row in enumerate(held, start=piece.first if piece else 0):
             if row is None:
@@ -195,7 +195,7 @@ def _record(row: Any, number: int, file: SourceFile, source: FileSource, quick: 
     return InputRow(
         url=clean(url) if isinstance(url, str) and url.strip() else place,
         source=source.name,
-        content=partial(row_text, text),
+        content=partial(extract_row, text),
         size=len(text),
         payload_digest=_digest(text.encode("utf-8", "surrogatepass"), quick),
         metadata=found,
@@ -224,8 +224,8 @@ def _captures(file: SourceFile, source: FileSource, config: ExtractConfig, quick
 
 
 _READERS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool], Iterator[InputRow]]] = {
-    "text": partial(_whole_file, plain),
-    "metadata": partial(_whole_file, metadata),
+    "text": partial(_whole_file, extract_text),
+    "metadata": partial(_whole_file, extract_metadata),
     "warc": _captures,
 }
 _ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiece | None], Iterator[InputRow]]] = {
@@ -234,14 +234,14 @@ _ROWS: dict[str, Callable[[SourceFile, FileSource, ExtractConfig, bool, FilePiec
 }
 
 
-def tallied(rows: Iterable[InputRow], file: SourceFile, source: FileSource, tally: RowCounts) -> Iterator[InputRow]:
+def count_rows(rows: Iterable[InputRow], file: SourceFile, source: FileSource, tally: RowCounts) -> Iterator[InputRow]:
     """Yields rows of a file and counts them."""
     for row in rows:
         tally[source.name, file.path, row.refused] += 1
         yield row
 
 
-def refuse_misread(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
+def check_row_counts(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSource]]) -> None:
     """Checks the rows of all files.
 
     Raises:
@@ -253,11 +253,11 @@ def refuse_misread(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSourc
         by_file.setdefault((name, path), Counter())[reason] += count
     for file, source in files:
         if counts := by_file.get((source.name, file.path)):
-            _refuse_file(file, source, counts)
-    _refuse_without_text(files, by_file)
+            _check_file(file, source, counts)
+    _check_sources(files, by_file)
 
 
-def _refuse_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> None:
+def _check_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> None:
     rows, bad = counts.total(), counts["json_malformed"]
     if 2 * bad > rows:
         raise InputError(
@@ -266,7 +266,7 @@ def _refuse_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> 
             "write one object per line or a list of objects, in UTF-8; exclude the file; or set another kind",
         )
     if source.kind == "jsonl" and rows == counts["no_text"] + counts["too_large"] == 1:
-        with readable(file, source), window(file, None) as text:
+        with explain_read_errors(file, source), open_piece(file, None) as text:
             found = _WRAPPED.match(text.read(_HEAD))
         if found:
             field = found[1].decode("utf-8", "replace")
@@ -281,13 +281,13 @@ def _first_malformed(file: SourceFile, source: FileSource) -> str:
     for number, row in _rows(file, source):
         try:
             if not isinstance(json.loads(row), Mapping):
-                return f"row {number} is no object: {row[:_SHOWN]!r}"
+                return f"row {number} is no object: {row[:_EXCERPT]!r}"
         except (ValueError, RecursionError) as error:
-            return f"row {number}, {row[:_SHOWN]!r}: {error}"
+            return f"row {number}, {row[:_EXCERPT]!r}: {error}"
     return "the first of them is very long"
 
 
-def _refuse_without_text(
+def _check_sources(
     files: Sequence[tuple[SourceFile, FileSource]], by_file: Mapping[tuple[str, str], Counter[str]]
 ) -> None:
     by_source: dict[str, Counter[str]] = {}
@@ -312,7 +312,7 @@ def _fields(file: SourceFile, source: FileSource) -> list[str]:
 
 def _rows(file: SourceFile, source: FileSource) -> Iterator[tuple[int, bytes]]:
     """Yields number and bytes of the rows of a file of JSON that are not very long."""
-    with readable(file, source), window(file, None) as text:
+    with explain_read_errors(file, source), open_piece(file, None) as text:
         for number, row in enumerate(json_rows(text, text.form, _LONGEST)):
             if row and row.strip():
                 yield number, row

@@ -54,7 +54,7 @@ _SETTINGS = {
 
 _ROW = struct.Struct("=Q")
 """What the mapped file holds: at which row of its batch the child is."""
-ROOM = 640 << 20
+MEMORY_BYTES = 640 << 20
 """Bytes of address space that the child may take beyond what it starts with."""
 
 
@@ -100,7 +100,7 @@ class ExtractionGuard:
         alone = -1  # the row that has a new child to itself
         while len(found) < len(calls):
             start = len(found)
-            child = _new(self._modules) if alone == start else _taken(self._modules)
+            child = _fresh_child(self._modules) if alone == start else _idle_child(self._modules)
             try:
                 for outcome in child.answers(calls[start:], self._cpu_s, self._silent_s):
                     found.append(outcome)
@@ -239,12 +239,12 @@ class _Child:
 _idle: list[_Child] = []
 
 
-def children() -> list[int]:
+def idle_children() -> list[int]:
     """Returns the process ids of the children of this process that wait for their next rows."""
     return [child.pid for child in _idle if child.parent == os.getpid()]
 
 
-def _taken(modules: tuple[str, ...]) -> _Child:
+def _idle_child(modules: tuple[str, ...]) -> _Child:
     while True:
         try:
             child = _idle.pop()  # threads of one worker take from the same list
@@ -256,7 +256,7 @@ def _taken(modules: tuple[str, ...]) -> _Child:
         child.end()
 
 
-def _new(modules: tuple[str, ...]) -> _Child:
+def _fresh_child(modules: tuple[str, ...]) -> _Child:
     """Returns a child that has read nothing yet, in the place of one that waits, so that they do not add up."""
     with contextlib.suppress(IndexError):
         _idle.pop().end()
@@ -264,7 +264,7 @@ def _new(modules: tuple[str, ...]) -> _Child:
 
 
 @atexit.register
-def end_all() -> None:
+def end_idle_children() -> None:
     """Ends the children of this process that wait."""
     while _idle:
         _idle.pop().end()
@@ -275,7 +275,7 @@ def _serve(parent: Parent, at: mmap.mmap) -> None:
     questions = parent.requests()
     for module in next(questions, ()):
         importlib.import_module(module)
-    limit_memory(ROOM)
+    limit_memory(MEMORY_BYTES)
     parent.respond(pickle.dumps(None))
     parent.flush()
     for cpu_s, calls in questions:
@@ -297,7 +297,7 @@ def _outcome(call: Call, cpu_s: float) -> tuple[bytes, bool]:
     except (Rejected, SluiceError) as known:
         failed = known
     except MemoryError:
-        failed = Poison("memory", f"it took more than {ROOM >> 20} MiB")
+        failed = Poison("memory", f"it took more than {MEMORY_BYTES >> 20} MiB")
     except Exception as error:  # whatever one page does to a parser must not stop the others
         failed = Poison("error", f"{type(error).__name__}: {error}"[:400])
     except BaseException as panic:  # Rust's panics are no Exception

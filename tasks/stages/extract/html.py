@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tasks.stages.extract.config import ExtractConfig
 
 # Characters from which extracted text is taken for the main text without a comparison.
-_FOUND = 1_000
+_LONG_TEXT = 1_000
 
 # resiliparse's main text, measured on 91 news and blog pages with hand-made main text (4-word shingles, mean precision
 # and recall per page):
@@ -140,7 +140,7 @@ def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | Extrac
         return visible_text(tree), True
     text = ""
     if config.extractor == "trafilatura":
-        text = careful_text(html, comments=config.comments)
+        text = trafilatura_text(html, comments=config.comments)
     elif config.extractor == "blocks":
         from tasks.stages.extract.blocks import blocks_text  # NumPy and the weights, for those who want it
 
@@ -148,7 +148,7 @@ def _text(html: str, tree: HTMLTree, title: str, config: ExtractOptions | Extrac
     # What trafilatura takes for no article at all (lists, tables, documentation) may have main text all the same.
     text = text or main_text(tree, comments=config.comments)
     # All visible text is shorter than the page's source, so most pages need no second extraction to pass.
-    if len(text) < min(_FOUND, config.min_main_share * len(html)):
+    if len(text) < min(_LONG_TEXT, config.min_main_share * len(html)):
         everything = visible_text(tree)
         if len(text) < config.min_main_share * len(everything):
             return everything, True
@@ -192,7 +192,7 @@ def check_installed(config: ExtractConfig) -> None:
         )
 
 
-def careful_text(html: str, *, comments: bool = False) -> str:
+def trafilatura_text(html: str, *, comments: bool = False) -> str:
     """Returns trafilatura's main text, favouring precision; "" if it finds none."""
     import trafilatura
 

@@ -77,7 +77,7 @@ def identities(units: Iterable[Iterable[Identity]]) -> NDArray[np.void]:
     return np.array([identity for unit in units for identity in unit], dtype=IDENTITY)
 
 
-def spares(parts: Sequence[NDArray[np.void]]) -> list[ExcludedRows]:
+def excluded_rows(parts: Sequence[NDArray[np.void]]) -> list[ExcludedRows]:
     """Returns for each part the rows that give no document; `parts` are identities in input order."""
     rows = np.concatenate(parts)
     rendered = np.unique(rows["page"][rows["rendered"]])

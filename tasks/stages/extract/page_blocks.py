@@ -192,13 +192,13 @@ _ORDER = np.argsort(_CODES)
 _SORTED = _CODES[_ORDER]
 
 
-def _are(names: str) -> Mask:
+def _tag_mask(names: str) -> Mask:
     held = frozenset(names.split())
     return np.array([name in held for name in TAG_NAMES])
 
 
-_IS_VOID, _IS_BLOCK, _IS_SKIPPED = _are(_VOID), _are(_BLOCK), _are(_SKIPPED)
-_IS_LINE, _IS_CELL = _are(_LINES), _are(_CELLS)
+_IS_VOID, _IS_BLOCK, _IS_SKIPPED = _tag_mask(_VOID), _tag_mask(_BLOCK), _tag_mask(_SKIPPED)
+_IS_LINE, _IS_CELL = _tag_mask(_LINES), _tag_mask(_CELLS)
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class _BlockReader:
         self.source = source
         letters = np.frombuffer(held, np.uint8)
         closing = letters[begin + 1] == ord("/")
-        name = _names(held, begin + 1 + closing)
+        name = _tag_name_indices(held, begin + 1 + closing)
         following = np.append(begin[1:], len(source))
         not_void = ~_IS_VOID[name]
         opening = ~closing & not_void
@@ -448,7 +448,7 @@ class _BlockReader:
         return found
 
 
-def _names(held: bytes, at: Numbers) -> Numbers:
+def _tag_name_indices(held: bytes, at: Numbers) -> Numbers:
     """Returns the indices in `TAG_NAMES` of the names at some places; `held` ends with `_LONGEST` NULs."""
     windows = np.ndarray((len(held) - _LONGEST + 1,), "<u8", held, strides=(1,))
     words = windows[np.minimum(at, len(windows) - 1)].astype(np.uint64)
@@ -471,7 +471,7 @@ def _short_tag(tag: str, name: int) -> tuple[int, ...]:
 def _read_groups(tag: str, name: int) -> tuple[int, ...]:
     groups: tuple[int, ...] = _TAG_GROUPS[name]
     if '="' in tag:
-        groups += _named(tag)
+        groups += _attribute_groups(tag)
         if ("hidden" in tag or "none" in tag) and _HIDDEN.search(tag):
             groups += NAMED["hidden"]
     return groups
@@ -479,10 +479,10 @@ def _read_groups(tag: str, name: int) -> tuple[int, ...]:
 
 def _link_groups(tag: str) -> tuple[int, ...]:
     # Its address makes nearly every link a tag of its own.
-    return NAMED["a"] + (_named(tag) if 'class="' in tag else ())
+    return NAMED["a"] + (_attribute_groups(tag) if 'class="' in tag else ())
 
 
-def _named(tag: str) -> tuple[int, ...]:
+def _attribute_groups(tag: str) -> tuple[int, ...]:
     groups: set[int] = set()
     for value in _NAMES.findall(tag):
         for word in value.split():

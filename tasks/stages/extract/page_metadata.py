@@ -169,7 +169,7 @@ def read_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
         site=site,
         language=_line((root.getattr("lang") if root else "") or head.metas.get("content-language", ""), _MAX_LANGUAGE),
         published=_published(head, objects, body.times) or _likely_date(document, url),
-        canonical=absolute(head.links.get("canonical", ""), head.base, url),
+        canonical=absolute_url(head.links.get("canonical", ""), head.base, url),
         licence=_licence(head, objects, body.licences),
         robots=tuple(body.robots),
     )
@@ -240,7 +240,7 @@ def _title(stated: str, headings: list[str], shared: str) -> str:
     return shared or _BEFORE_SITE.split(stated, maxsplit=1)[0]
 
 
-def absolute(address: str, base: str, url: str) -> str:
+def absolute_url(address: str, base: str, url: str) -> str:
     """Returns a reference of a page at `url` as an absolute URL, or "" if that is not a web URL.
 
     >>> absolute("/a?x=1", "", "https://a.example/b/c")
@@ -255,7 +255,7 @@ def absolute(address: str, base: str, url: str) -> str:
     return found if found.startswith(("http://", "https://")) and len(found) <= MAX_CANONICAL_URL else ""
 
 
-def moment(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     """Returns a time written by ISO 8601 or RFC 5322 in UTC, to the millisecond; None for any other and before the web.
 
     >>> moment("2019-11-20T09:22:00+01:00").isoformat()
@@ -280,7 +280,7 @@ def moment(text: str) -> datetime | None:
 def _published(head: _HeadElements, objects: list[dict[str, Any]], times: list[str]) -> datetime | None:
     written = [head.metas[name] for name in _DATES if name in head.metas]
     written += [value for node in objects if isinstance(value := node.get("datePublished"), str)]
-    return next(filter(None, map(moment, [*written, *times])), None)
+    return next(filter(None, map(parse_time, [*written, *times])), None)
 
 
 def _likely_date(document: Any, url: str) -> datetime | None:
@@ -289,15 +289,15 @@ def _likely_date(document: Any, url: str) -> datetime | None:
     if (element := document.query_selector("time[datetime]")) is not None:
         stated, shown = element.getattr("datetime") or "", element.text or ""
         if not shown.strip() or any(letter.isdecimal() for letter in shown[:_LONGEST_DATE]):
-            found = moment(stated) or moment(stated[:10]) or day_in(stated) or day_in(shown)
+            found = parse_time(stated) or parse_time(stated[:10]) or find_date(stated) or find_date(shown)
     found = found or _day(_IN_ADDRESS.search(url.partition("://")[2]))
     if found is None:
         likely = document.query_selector_all(_DATE_LIKE)[:_MAX_LIKELY]
-        found = next(filter(None, (day_in(element.text or "") for element in likely)), None)
+        found = next(filter(None, (find_date(element.text or "") for element in likely)), None)
     return found
 
 
-def day_in(text: str) -> datetime | None:
+def find_date(text: str) -> datetime | None:
     """Returns the first date in a text that cannot be read in two ways; None without one and for any before the web.
 
     >>> day_in("Von Eva Roth am 3. März 2021, 14 Uhr").date().isoformat()

@@ -70,7 +70,7 @@ class Parser(Config):
         raise NotImplementedError
 
 
-def known() -> list[str]:
+def parser_names() -> list[str]:
     """Returns the names of all parsers, Sluice's own and those of installed packages."""
     return extensions.names(extensions.PARSERS, OWN)
 
@@ -95,7 +95,7 @@ def _library(kind: type[Parser]) -> str:
     return f"{kind.library} {version(kind.library)}{revision}" if kind.library else ""
 
 
-def complete(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def complete_settings(used: Iterable[str], given: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns the settings of all parsers in use, defaults, package and version written out.
 
     Args:
@@ -132,7 +132,7 @@ def by_media_type(parsers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[s
     }
 
 
-def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
+def parse_body(name: str, settings: str, data: bytes, place: str) -> Content:
     """Returns what a parser makes of a body, its texts cleaned and its date in UTC.
 
     Args:
@@ -146,10 +146,10 @@ def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
         TypeError, ValueError: the parser returns, or gives as its reason, what it may not.
     """
     try:
-        one = _loaded(name, settings)
+        one = _load(name, settings)
         if one.cpu_s is not None:
             limit_cpu(one.cpu_s)
-        return _checked(one.parse(data, place))
+        return _validated(one.parse(data, place))
     except Rejected as rejected:
         reason = str(rejected.reason)
         if not _REASON.fullmatch(reason):
@@ -159,7 +159,7 @@ def parsed(name: str, settings: str, data: bytes, place: str) -> Content:
         raise Rejected(reason, rejected.pages) from None  # a class of the package might not survive the way back
 
 
-def _checked(content: Content) -> Content:
+def _validated(content: Content) -> Content:
     """Returns what a parser has found as documents are stored; raises TypeError where it is of other types."""
     from tasks.formats.documents.text import clean
 
@@ -178,5 +178,5 @@ def _checked(content: Content) -> Content:
 
 
 @cache
-def _loaded(name: str, settings: str) -> Parser:
+def _load(name: str, settings: str) -> Parser:
     return find_parser(name, json.loads(settings))

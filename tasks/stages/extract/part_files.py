@@ -179,12 +179,12 @@ class _JsonLines:
         Times become ISO 8601 (UTC, milliseconds) or null, metadata a JSON object.
         """
         for document in documents:
-            fields = {name: _plain(document[name]) for name in _FIELDS}
+            fields = {name: _json_value(document[name]) for name in _FIELDS}
             fields["metadata"] = json.loads(str(document["metadata"] or "null"))
             self._out.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value
@@ -265,7 +265,7 @@ def returned_parts(
         own = ArtifactFolder(output.store, output.address, output.address.path)
         every = pa.concat_arrays([copies.column("id").combine_chunks() for copies in back.values()])
         there = pa.concat_arrays(
-            [id_array([]), *(found for _, found in engine.map(partial(_read_again, own, every), names))]
+            [id_array([]), *(found for _, found in engine.map(partial(_already_written, own, every), names))]
         )
         back = {
             number: copies.filter(pc.invert(pc.is_in(copies.column("id"), there))) for number, copies in back.items()
@@ -274,7 +274,7 @@ def returned_parts(
     return output.map_parts(engine, partial(_returned_part, index), specs)
 
 
-def _read_again(own: ArtifactFolder, wanted: pa.Array, name: str) -> pa.Array:
+def _already_written(own: ArtifactFolder, wanted: pa.Array, name: str) -> pa.Array:
     """Returns those of some ids that are of documents in one part."""
     there = own.table(f"documents/{name}.parquet", columns=["id"]).column("id").combine_chunks()
     return wanted.filter(pc.is_in(wanted, value_set=there))

@@ -23,7 +23,7 @@ from tasks.core import parquet
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import SourceFile, find, other_kind
-from tasks.formats.documents.json_rows import BLOCK, Form, JsonText, form_of, open_text, value_ends
+from tasks.formats.documents.json_rows import BLOCK, Form, JsonText, detect_form, open_text, value_ends
 from tasks.formats.documents.text import hash64
 from tasks.stages.extract.config import PLACEHOLDERS, ExtractConfig, FileSource
 
@@ -143,7 +143,7 @@ def _is_rows(unit: InputUnit) -> bool:
 def _pieces(size: int, unit: InputUnit) -> list[InputUnit]:
     """Cuts a file of rows; an empty one stays as it is."""
     assert unit.source is not None
-    with readable(unit.file, unit.source):
+    with explain_read_errors(unit.file, unit.source):
         return [replace(unit, piece=piece) for piece in cut(unit.file, unit.source.kind, size)] or [unit]
 
 
@@ -187,7 +187,7 @@ def _joined(units: Sequence[InputUnit]) -> Iterator[InputUnit]:
         yield current
 
 
-def runs(parts: Sequence[Sequence[InputUnit]]) -> list[str]:
+def run_names(parts: Sequence[Sequence[InputUnit]]) -> list[str]:
     """Returns for each part the name of its run, or "" for one that can be made by itself.
 
     Parts of one run go through a compressed file one after the other, so that it is unpacked once for all of them.
@@ -215,7 +215,7 @@ def cut(file: SourceFile, kind: str, size: int) -> list[FilePiece]:
     """
     if kind == "parquet":
         return list(_row_groups(file, size))
-    form = form_of(file.local(), file.name)
+    form = detect_form(file.local(), file.name)
     with open_text(file.local(), form) as text:
         return list((_lines if form.lines else _values)(text, size, not form.plain))
 
@@ -257,7 +257,7 @@ def _values(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
 
 
 @contextlib.contextmanager
-def readable(file: SourceFile, source: FileSource) -> Iterator[None]:
+def explain_read_errors(file: SourceFile, source: FileSource) -> Iterator[None]:
     """Raises InputError with file and source for errors while a file is read."""
     try:
         yield
@@ -295,7 +295,7 @@ class PieceReader:
 
 
 @contextlib.contextmanager
-def window(file: SourceFile, piece: FilePiece | None) -> Iterator[PieceReader]:
+def open_piece(file: SourceFile, piece: FilePiece | None) -> Iterator[PieceReader]:
     """Yields the text of a piece of a file of JSON, in UTF-8; None for the whole file.
 
     Raises:
@@ -303,9 +303,9 @@ def window(file: SourceFile, piece: FilePiece | None) -> Iterator[PieceReader]:
         InputError: it is not as it was when it was cut, or holds something else.
     """
     if piece is not None and piece.streamed:
-        yield from _streamed(file, piece)
+        yield from _resume_stream(file, piece)
         return
-    form = form_of(file.local(), file.name)
+    form = detect_form(file.local(), file.name)
     with open_text(file.local(), form) as text:
         if piece is not None:
             text.seek(piece.start)
@@ -319,16 +319,16 @@ class _OpenStream(NamedTuple):
     opened: contextlib.ExitStack
 
 
-_KEPT: dict[str, _OpenStream] = {}
+_OPEN_STREAMS: dict[str, _OpenStream] = {}
 """Where this process stands in the packed file that it has read a piece of last."""
 
 
-def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[PieceReader]:
-    kept = _KEPT.pop(file.path, None)
+def _resume_stream(file: SourceFile, piece: FilePiece) -> Iterator[PieceReader]:
+    kept = _OPEN_STREAMS.pop(file.path, None)
     if kept and kept.at > piece.start:
         kept.opened.close()
         kept = None
-    at, text, form, opened = kept or _from_the_beginning(file)
+    at, text, form, opened = kept or _open_stream(file)
     try:
         while at < piece.start:
             if not (skipped := text.read(min(BLOCK, piece.start - at))):
@@ -342,13 +342,13 @@ def _streamed(file: SourceFile, piece: FilePiece) -> Iterator[PieceReader]:
     if shown.left:
         opened.close()
         return
-    while _KEPT:
-        _KEPT.popitem()[1].opened.close()
-    _KEPT[file.path] = _OpenStream(piece.end, text, form, opened)
+    while _OPEN_STREAMS:
+        _OPEN_STREAMS.popitem()[1].opened.close()
+    _OPEN_STREAMS[file.path] = _OpenStream(piece.end, text, form, opened)
 
 
-def _from_the_beginning(file: SourceFile) -> _OpenStream:
-    form, opened = form_of(file.local(), file.name), contextlib.ExitStack()
+def _open_stream(file: SourceFile) -> _OpenStream:
+    form, opened = detect_form(file.local(), file.name), contextlib.ExitStack()
     return _OpenStream(0, opened.enter_context(open_text(file.local(), form)), form, opened)
 
 

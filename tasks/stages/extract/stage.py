@@ -43,20 +43,20 @@ from tasks.formats.warc.archive import warc_files
 from tasks.formats.web.url import host_of
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import WEB, ExtractConfig
-from tasks.stages.extract.files import RowCounts, read_file, refuse_misread, tallied
+from tasks.stages.extract.files import RowCounts, check_row_counts, count_rows, read_file
 from tasks.stages.extract.guard import PATIENCE, ExtractionGuard, Outcome
 from tasks.stages.extract.html import check_installed
 from tasks.stages.extract.identity import (
     ExcludedRows,
     Identity,
+    excluded_rows,
     identities,
     indexed_identities,
-    spares,
     unit_identities,
 )
 from tasks.stages.extract.parser import find_parser
 from tasks.stages.extract.part_files import OrderedDocuments, PagedFiles, returned_parts, write_documents
-from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit, arrange, divide, find_files, runs
+from tasks.stages.extract.partitioning import ROW_KINDS, InputUnit, arrange, divide, find_files, run_names
 from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 log = logging.getLogger("sluice.extract")
@@ -104,18 +104,18 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     quick = not any(unit.index for unit in units)
     parts = arrange(divide(units, config, engine), config)
     slices = [PartInput(store, config, tuple(group), quick=quick) for group in parts]
-    specs = list(map(PartSpec, part_names(len(slices)), slices, runs(parts)))
+    specs = list(map(PartSpec, part_names(len(slices)), slices, run_names(parts)))
     if any(spec.name not in output.committed for spec in specs):
         together = in_runs(specs)
         found = dict(engine.map(run_identities, together))
         tally = sum((tally for _, tally in found.values()), Counter[tuple[str, str, str]]())
-        refuse_misread(tally, [(unit.file, unit.source) for unit in units if unit.source is not None])
+        check_row_counts(tally, [(unit.file, unit.source) for unit in units if unit.source is not None])
         by_part = {
             spec.name: rows
             for place, run in enumerate(together)
             for spec, rows in zip(run, found[place][0], strict=True)
         }
-        spare = spares([by_part[spec.name] for spec in specs])
+        spare = excluded_rows([by_part[spec.name] for spec in specs])
         specs = [
             replace(spec, payload=replace(spec.payload, spare=rows)) for spec, rows in zip(specs, spare, strict=True)
         ]
@@ -137,7 +137,7 @@ def extract_part(part: Part, slice_: PartInput) -> None:
     rejected: list[dict[str, str]] = []
     paged = PagedFiles()
     with OrderedDocuments() as documents:
-        for row, outcome in guard.outcomes(_marked(slice_)):
+        for row, outcome in guard.outcomes(_rows_to_extract(slice_)):
             part.count_in()
             if reason := _refusal(part, row, outcome, config):
                 rejected.append({"record_id": row.record_id, "url": row.url, "source": row.source, "reason": reason})
@@ -181,7 +181,7 @@ def _refusal(part: Part, row: InputRow, outcome: Outcome, config: ExtractConfig)
     return reason
 
 
-def _marked(slice_: PartInput) -> Iterator[InputRow]:
+def _rows_to_extract(slice_: PartInput) -> Iterator[InputRow]:
     for number, row in enumerate(_rows(slice_)):
         reason = slice_.spare.reason(number)
         yield replace(row, refused=reason) if reason and not row.refused else row
@@ -199,7 +199,7 @@ def _document(row: InputRow, content: Content) -> dict[str, object]:
         "published": content.published if _is_past(content.published, row.fetched_at) else None,
         "canonical": content.canonical or None,
         "licence": content.licence or None,
-        "metadata": row.metadata or _stated(content),
+        "metadata": row.metadata or _metadata_json(content),
         "text": content.text,
         "source": row.source,
         "payload_digest": row.payload_digest,
@@ -208,7 +208,7 @@ def _document(row: InputRow, content: Content) -> dict[str, object]:
     }
 
 
-def _stated(content: Content) -> str | None:
+def _metadata_json(content: Content) -> str | None:
     stated = {name: value for name in ("author", "site") if (value := getattr(content, name))}
     return json.dumps(stated, ensure_ascii=False) if stated else None
 
@@ -227,10 +227,10 @@ def _unit_rows(slice_: PartInput, unit: InputUnit, *, quick: bool = False) -> It
     if unit.source is not None:
         yield from read_file(unit.file, unit.source, slice_.config, quick=quick, piece=unit.piece)
     elif slice_.store is not None:
-        yield from _crawled(slice_.store, unit, slice_.config, quick)
+        yield from _crawl_rows(slice_.store, unit, slice_.config, quick)
 
 
-def _crawled(store: Store, unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
+def _crawl_rows(store: Store, unit: InputUnit, config: ExtractConfig, quick: bool) -> Iterator[InputRow]:
     read = 0
     with store.open(unit.file.path) as file:
         for row in read_warc(file, unit.file.path, WEB, config, quick=quick, own=bool(unit.index)):
@@ -263,5 +263,5 @@ def _unit_identities(slice_: PartInput, unit: InputUnit, tally: RowCounts) -> It
             return listed
     rows = _unit_rows(slice_, unit, quick=slice_.quick)
     if unit.source is not None and unit.source.kind in ROW_KINDS:
-        rows = tallied(rows, unit.file, unit.source, tally)
+        rows = count_rows(rows, unit.file, unit.source, tally)
     return unit_identities(unit, rows)

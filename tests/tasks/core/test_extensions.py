@@ -23,8 +23,8 @@ from tasks.core.config import Problems
 from tasks.core.errors import SluiceError
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.content import BodyHeaders, captured
-from tasks.stages.extract.parser import complete, parsed
+from tasks.stages.extract.content import BodyHeaders, extract_capture
+from tasks.stages.extract.parser import complete_settings, parse_body
 from tasks.stages.extract.row import ExtractOptions, Rejected
 
 ROOT = Path(__file__).parents[3]
@@ -185,7 +185,7 @@ def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, 
     elsewhere = shell(newer, "annotate", "--recipe", text)
     assert elsewhere.returncode == 2
     assert (
-        "asking is to come from my-filters 1.0, and my-filters 1.1 is installed here: install that" in elsewhere.stderr
+        "asking needs my-filters 1.0, but my-filters 1.1 is installed here: install my-filters 1.0" in elsewhere.stderr
     )
 
 
@@ -274,9 +274,9 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str, str, str, str]]) -> None:
     entries += [("sluice.filters", "c4", "tasks.filters.c4", "other-c4 2.0")]
     entries += [("sluice.filters", "twice", f"{name}.twice", f"{name} 1.0") for name in ("b", "a")]
-    with pytest.raises(Problems, match=r'annotator "c4": Sluice and other-c4 2\.0 each bring one: uninstall all'):
+    with pytest.raises(Problems, match=r'annotator "c4": Sluice and other-c4 2\.0 each provide one: uninstall all'):
         annotator("c4", {})
-    with pytest.raises(Problems, match=r'filter "twice": a 1\.0 and b 1\.0 each bring one'):
+    with pytest.raises(Problems, match=r'filter "twice": a 1\.0 and b 1\.0 each provide one'):
         filter_of("twice", {})
     assert annotator("pii", {})
 
@@ -285,7 +285,7 @@ def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str,
     ("value", "said"),
     [
         ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): mend or uninstall it'),
-        ("tasks.filters.c4:C4", r"toys 1\.0 names tasks\.filters\.c4:C4, no module: name the module alone"),
+        ("tasks.filters.c4:C4", r"toys 1\.0 registers tasks\.filters\.c4:C4, not a module: register the module"),
         ("tasks.formats.documents.text", '"mine" is no filter'),
         ("tests.tasks.core.test_extensions", '"mine" is no filter'),
     ],
@@ -348,19 +348,19 @@ def test_what_a_parser_returns_is_a_document_or_costs_its_file_alone(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "odd_files.py").write_text(ODD)
     entries.append(("sluice.parsers", "odd", "odd_files", "toys 1.0"))
-    settings = json.dumps(complete(["odd"], {})["odd"])
-    found = parsed("odd", settings, b"whole", "a.odd")
+    settings = json.dumps(complete_settings(["odd"], {})["odd"])
+    found = parse_body("odd", settings, b"whole", "a.odd")
     assert (found.text, found.title, found.licence) == ("a\nb", "t", "L")
     assert found.published == datetime(2026, 1, 2, 10, tzinfo=UTC)
     with pytest.raises(Rejected, match="odd_sealed") as sealed:
-        parsed("odd", settings, b"sealed", "a.odd")
+        parse_body("odd", settings, b"sealed", "a.odd")
     assert type(sealed.value) is Rejected, "no class of the package comes back from the process that runs it"
     for data, error in {b"text": TypeError, b"number": Exception, b"date": TypeError, b"licence": Exception}.items():
         with pytest.raises(error) as raised:
-            parsed("odd", settings, data, "a.odd")
+            parse_body("odd", settings, data, "a.odd")
         assert not isinstance(raised.value, Rejected | SluiceError)
     with pytest.raises(ValueError, match=r"\"odd\" rejects for 'It is sealed!', which is no word like \"odd_empty\""):
-        parsed("odd", settings, b"spoken", "a.odd")
+        parse_body("odd", settings, b"spoken", "a.odd")
 
 
 def test_two_parsers_of_one_media_type_are_refused(
@@ -371,8 +371,8 @@ def test_two_parsers_of_one_media_type_are_refused(
         (tmp_path / f"{name}.py").write_text(PARSER)
         entries.append(("sluice.parsers", name, name, "toys 1.0"))
     with pytest.raises(Problems, match='"first_tables" and "second_tables" both read text/csv: leave one of them out'):
-        complete(["first_tables"], {"second_tables": {}})
-    assert list(complete(["second_tables"], {})) == ["second_tables"]
+        complete_settings(["first_tables"], {"second_tables": {}})
+    assert list(complete_settings(["second_tables"], {})) == ["second_tables"]
 
 
 def test_a_captured_body_goes_to_the_parser_of_its_media_type(
@@ -383,9 +383,9 @@ def test_a_captured_body_goes_to_the_parser_of_its_media_type(
     entries.append(("sluice.parsers", "tables", "captured_tables", "toys 1.0"))
     choices = ExtractOptions.of(ExtractConfig(parsers={"tables": {"between": "|"}}))
     sent = BodyHeaders("http://a.example/t.csv", "text/csv; charset=utf-8", language="de")
-    found = captured(b"a,b\r\nc,d\r\n", sent, choices)
+    found = extract_capture(b"a,b\r\nc,d\r\n", sent, choices)
     assert (found.text, found.title, found.language_hint) == ("a|b\nc|d", "http://a.example/t.csv", "de")
     with pytest.raises(Rejected, match="csv_empty"):
-        captured(b" ", sent, choices)
+        extract_capture(b" ", sent, choices)
     with pytest.raises(Rejected, match="mime_text_other"):
-        captured(b"a,b", sent, ExtractOptions.of(ExtractConfig()))
+        extract_capture(b"a,b", sent, ExtractOptions.of(ExtractConfig()))

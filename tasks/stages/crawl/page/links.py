@@ -1,7 +1,7 @@
 """Parser of HTML pages: outlinks, robots directives, canonical URL, feeds, title, amount of text.
 
-Reads the source of a page, made harmless first (`defused`), with selectolax (lexbor): 5,000 pages per CPU-second. The
-tree is traversed once. Links are looked up in a table (`links_of`): the menu of a site is the same on all its pages, so
+Reads the source of a page, made harmless first (`defuse`), with selectolax (lexbor): 5,000 pages per CPU-second. The
+tree is traversed once. Links are looked up in a table (`resolve_links`): the menu of a site is the same on all its pages, so
 most links cost one look-up instead of a parse and two hashes.
 """
 
@@ -35,7 +35,7 @@ REPORTED = ("a", "area", "base", "frame", "iframe", "link", "meta", "p", "title"
 ANCHOR = "z"
 """Name of the element `a` in a preprocessed page; in a flattened one it is an `area`."""
 # Enough to contain 5,000 distinct ones; reading all would take seconds.
-_MOST_HREFS = 10 * MAX_LINKS
+_MAX_HREFS = 10 * MAX_LINKS
 _MAX_TITLE = 200
 _MAX_HTML = 4 << 20
 
@@ -52,7 +52,7 @@ _NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _UTF8_MARK = b"\xef\xbb\xbf"
-_READ = {
+_SELECTORS = {
     "a": f"{ANCHOR}[href]",
     "area": r"area[href], area[xlink\:href]",
     "base": "base[href]",
@@ -63,7 +63,7 @@ _READ = {
     "p": "p",
     "title": "title",
 }
-_UNSEEN = "script, style, noscript, template"
+_INVISIBLE = "script, style, noscript, template"
 _META = re.compile(rb"<meta[\t\n\f\r /]([^<>]{1,4096})", re.I)
 _ATTRIBUTE = re.compile(
     r"""([^\s"'<>/=]{1,64})\s{0,9}=\s{0,9}(?:"([^"]{0,4096})"|'([^']{0,4096})'|([^\s"'>]{1,4096}))"""
@@ -74,7 +74,7 @@ _Attributes = dict[str, str | None]
 _NameAndContent = tuple[str, str]
 
 _MAX_CACHED = 256
-_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
+_NO_PAGE_SCHEMES = ("mailto:", "javascript:", "tel:", "data:")
 # References that no URL parser changes but for "../" in front: joining strings gives the canonical form. Of hosts those
 # whose names it does not look into: no numbers, which may be addresses, and no encoded letters.
 _SEGMENTS = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"
@@ -85,7 +85,7 @@ _PLAIN_ABOVE = re.compile(rf"((?:\.\./)+)((?=[a-zA-Z0-9]){_SEGMENTS}|)", re.A)
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _AS_REFERENCE = "sluice.as_reference"
 # ASCII that a URL's query contains unescaped, but that in some encodings is part of a multibyte character.
-_AS_IT_IS = "!$%&()*+,/:;=?@[\\]^`{|}"
+_SAFE_IN_QUERY = "!$%&()*+,/:;=?@[\\]^`{|}"
 
 # So few cannot cost more than 7 ms however they are nested; 99 % of articles have no more.
 _FEW_TAGS = 2048
@@ -123,7 +123,7 @@ _FLATTENED = {b"a": b"area", b"html": b"bgsound", b"head": b"bgsound"} | {
     name: name
     for name in b"area base iframe link meta noembed noframes p plaintext script style textarea title xmp".split()
 }
-_PIECE = 256 << 10
+_BLOCK_BYTES = 256 << 10
 _TAG = re.compile(rb"<(/?)([a-zA-Z][^\t\n\f\r /><]*)(?:(>)|((?=<))|)")
 
 
@@ -158,7 +158,7 @@ class ParsedPage:
     unread: str = ""
 
 
-def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> ParsedPage:
+def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: str = "") -> ParsedPage:
     """Parses an HTML page.
 
     Args:
@@ -169,38 +169,38 @@ def read_page(html: bytes, url: str, agent: str, headers: Directives, charset: s
         charset: of Content-Type; without it the page's own declaration counts.
     """
     source, encoding = _utf8(html[:_MAX_HTML], charset)
-    page = defused(source)
+    page = defuse(source)
     found = _PageElements(LexborHTMLParser(page.source), page.holds)
     directives_of_page = directives(_robots(found.metas, agent), agent, names=False)
     both = directives_of_page | headers
-    # `address` refuses javascript:, data: and the like.
-    base = (found.base and address(found.base, url, encoding)) or url
+    # `resolve_href` refuses javascript:, data: and the like.
+    base = (found.base and resolve_href(found.base, url, encoding)) or url
     return ParsedPage(
-        links=() if both.nofollow else links_of([*_refreshes(found.refreshes), *found.hrefs], base, encoding),
+        links=() if both.nofollow else resolve_links([*_refreshes(found.refreshes), *found.hrefs], base, encoding),
         noindex=both.noindex,
         noarchive=both.noarchive,
-        canonical=_only({address(href, base, encoding) for href in found.canonicals}),
-        feeds=() if both.nofollow else _feeds(address(href, base, encoding) for href in found.feeds),
+        canonical=_single_canonical({resolve_href(href, base, encoding) for href in found.canonicals}),
+        feeds=() if both.nofollow else _feeds(resolve_href(href, base, encoding) for href in found.feeds),
         title=found.title,
         text_chars=found.text_chars(),
         noai=directives_of_page.noai,
         tdm=_tdm(found.metas),
         terms=(
             *_terms(found.metas, agent),
-            *(("license", address(one, base, encoding) or one) for one in found.licences),
+            *(("license", resolve_href(one, base, encoding) or one) for one in found.licences),
         ),
     )
 
 
-def refusals(html: bytes, agent: str, headers: Directives, unread: str) -> ParsedPage:
+def scan_directives(html: bytes, agent: str, headers: Directives, unread: str) -> ParsedPage:
     """Returns the directives of a page's meta elements, found in its source; for a page that the parser cannot read.
 
     One in a comment or a script counts as well: where in doubt, the page forbids it.
 
     Args:
-        html: see `read_page`.
-        agent: see `read_page`.
-        headers: see `read_page`.
+        html: see `parse_page`.
+        agent: see `parse_page`.
+        headers: see `parse_page`.
         unread: why it could not be read.
     """
     source = html[:_MAX_HTML].replace(b"\0", b"")  # UTF-16 without its zeros is ASCII as far as tags go
@@ -244,7 +244,7 @@ def _refreshes(contents: Iterable[str]) -> list[str]:
     return [match[1] or match[2] or match[3] for match in matches if match]
 
 
-def _only(named: set[str | None]) -> str:
+def _single_canonical(named: set[str | None]) -> str:
     """Returns the canonical link of a page; "" where there are two different ones, as for search engines."""
     return (named.pop() or "") if len(named) == 1 else ""
 
@@ -271,7 +271,7 @@ class _PageElements:
         for node in tree.css(_selector(holds)):
             tag = node.tag or ""
             if tag == ANCHOR or tag == "area":
-                if len(hrefs) >= _MOST_HREFS:
+                if len(hrefs) >= _MAX_HREFS:
                     continue
                 attributes = node.attributes
                 if "rel" not in attributes or not _REL_NOFOLLOW.search(attributes["rel"] or ""):
@@ -299,7 +299,7 @@ class _PageElements:
             self.base = self.base or _value(attributes, "href")
         elif tag == "title":
             if not self.title and _in_head(node):
-                self.title = as_written(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
+                self.title = restore_names(" ".join(node.text()[: 4 * _MAX_TITLE].split())[:_MAX_TITLE])
         else:
             self.hrefs.append(_value(attributes, "src"))
 
@@ -319,14 +319,14 @@ class _PageElements:
         body = self._tree.body
         if body is None:
             return 0
-        hidden = sum(len(node.text(skip_empty=True)) for node in body.css(_UNSEEN))
+        hidden = sum(len(node.text(skip_empty=True)) for node in body.css(_INVISIBLE))
         return max(0, min(len(body.text(skip_empty=True)) - hidden, TEXT_ENOUGH))
 
 
 # The traversal costs elements times selectors, so only selectors of elements in the page are used.
-@lru_cache(maxsize=1 << len(_READ))
+@lru_cache(maxsize=1 << len(_SELECTORS))
 def _selector(holds: frozenset[str]) -> str:
-    return ", ".join(selector for name, selector in _READ.items() if name in holds) or "title"
+    return ", ".join(selector for name, selector in _SELECTORS.items() if name in holds) or "title"
 
 
 def _in_head(node: LexborNode) -> bool:
@@ -350,13 +350,13 @@ def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
     return source, encoding
 
 
-def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[Link, ...]:
+def resolve_links(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[Link, ...]:
     """Returns links in the order of the page, each once, the first 5,000.
 
     Args:
-        hrefs: values of attributes, of a page that was made harmless (`defused`).
+        hrefs: values of attributes, of a page that was made harmless (`defuse`).
         base: the canonical URL that relative ones are meant from.
-        encoding: of the page, for letters in queries; see `query_in`.
+        encoding: of the page, for letters in queries; see `encode_query`.
     """
     folder = base.partition("?")[0].rpartition("/")[0] + "/"
     origin = origin_of(base)
@@ -366,18 +366,18 @@ def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[
         if not href:
             continue
         if encoding != "utf-8" and not href.isascii():
-            href = query_in(href, encoding)
+            href = encode_query(href, encoding)
         # As little of the base as the result depends on, so that one entry serves many pages.
         start = href[0]
         if start == "/":
             known = origin
         elif ":" in href:
-            if href.lower().startswith(_NO_PAGES):
+            if href.lower().startswith(_NO_PAGE_SCHEMES):
                 continue
             known = "" if href.startswith(("https://", "http://")) else base
         else:
             known = folder if start.isalnum() or start == "." else base
-        found = _resolved(known, href) if len(href) <= _MAX_CACHED else _resolved.__wrapped__(known, href)
+        found = _resolve(known, href) if len(href) <= _MAX_CACHED else _resolve.__wrapped__(known, href)
         if found is not None and found.key not in links:
             links[found.key] = found
             if len(links) >= MAX_LINKS:
@@ -387,13 +387,13 @@ def links_of(hrefs: Iterable[str], base: str, encoding: str = "utf-8") -> tuple[
 
 # Some 30 MB when full, and at worst 70 MB.
 @lru_cache(maxsize=1 << 16)
-def _resolved(base: str, href: str) -> Link | None:
-    url = _joined(base, href) if len(base) + len(href) <= MAX_CRAWLED_URL else None
-    url = url or canonical(as_written(href), base)
+def _resolve(base: str, href: str) -> Link | None:
+    url = _join_plain(base, href) if len(base) + len(href) <= MAX_CRAWLED_URL else None
+    url = url or canonical(restore_names(href), base)
     return link(url) if url is not None else None
 
 
-def _joined(base: str, href: str) -> str | None:
+def _join_plain(base: str, href: str) -> str | None:
     """Returns the URL that a plain reference means, or None: only a parser knows.
 
     Args:
@@ -413,12 +413,12 @@ def _joined(base: str, href: str) -> str | None:
     return f"{origin}{'/'.join(folders[: len(folders) - up])}/{above[2]}"
 
 
-def address(href: str, base: str, encoding: str = "utf-8") -> str | None:
-    """Returns the canonical address that one attribute means, or None; arguments as for `links_of`."""
-    return canonical(query_in(as_written(href), encoding), base)
+def resolve_href(href: str, base: str, encoding: str = "utf-8") -> str | None:
+    """Returns the canonical address that one attribute means, or None; arguments as for `resolve_links`."""
+    return canonical(encode_query(restore_names(href), encoding), base)
 
 
-def query_in(href: str, encoding: str) -> str:
+def encode_query(href: str, encoding: str) -> str:
     """Returns an address with its query in the encoding of its page, as browsers do (URL Standard, "query state").
 
     Characters that the encoding lacks are encoded as in forms, "&#1055;", percent-encoded.
@@ -431,13 +431,13 @@ def query_in(href: str, encoding: str) -> str:
         return href
 
     def written(letters: re.Match[str]) -> str:
-        return quote_from_bytes(letters[0].encode(encoding, _AS_REFERENCE), _AS_IT_IS)
+        return quote_from_bytes(letters[0].encode(encoding, _AS_REFERENCE), _SAFE_IN_QUERY)
 
     query, hash_, fragment = query.partition("#")
     return path + mark + _BEYOND_ASCII.sub(written, query) + hash_ + fragment
 
 
-def _reference(error: UnicodeError) -> tuple[str, int]:
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Writes letters that an encoding lacks as references; half a character is none."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -445,14 +445,14 @@ def _reference(error: UnicodeError) -> tuple[str, int]:
     return "".join(f"%26%23{0xFFFD if 0xD800 <= code < 0xE000 else code}%3B" for code in codes), error.end
 
 
-codecs.register_error(_AS_REFERENCE, _reference)
+codecs.register_error(_AS_REFERENCE, _replace_unencodable)
 
 
 class DefusedPage(NamedTuple):
     """A page in which elements neither multiply nor nest without bound.
 
     Attributes:
-        source: the page. Tags in attribute values are renamed like tags: see `as_written`.
+        source: the page. Tags in attribute values are renamed like tags: see `restore_names`.
         holds: those of `REPORTED` that it may contain; no others.
     """
 
@@ -460,7 +460,7 @@ class DefusedPage(NamedTuple):
     holds: frozenset[str]
 
 
-def defused(html: bytes) -> DefusedPage:
+def defuse(html: bytes) -> DefusedPage:
     """Makes a page harmless: renames elements in its source that make the parser slow, keeping links and metas.
 
     Time and memory of an HTML parser can be the product of two numbers that are both under the page author's control
@@ -481,11 +481,11 @@ def defused(html: bytes) -> DefusedPage:
     """
     tags = all_tags(html)
     if tags.starts > _FEW_TAGS and _is_deep(html, len(tags.at)):
-        return DefusedPage(flattened(html), _ALL)
+        return DefusedPage(flatten(html), _ALL)
     named, kinds = _NAMES.find(html, tags)
     counts = np.bincount(kinds, minlength=256)
     if counts[_OPTION] > _MAX_OPTIONS or counts[_ROOT] > _MAX_ROOTS:
-        return DefusedPage(flattened(html), _ALL)
+        return DefusedPage(flatten(html), _ALL)
     at = tags.at.take(named[kinds < 100])
     source = bytearray(html)
     octets = np.frombuffer(source, np.uint8)
@@ -502,26 +502,26 @@ def _is_deep(html: bytes, tags: int) -> bool:
     return tags > _MOST_COUNTED or TagNames(html).most_open(_FLAT, ()).nested > _MAX_DEPTH
 
 
-def flattened(html: bytes) -> bytes:
+def flatten(html: bytes) -> bytes:
     """Returns a page without nested elements, links being `area` elements; not much longer than the page.
 
     Kept are links, meta elements, the title, paragraphs (which never nest by themselves), and what hides markup from a
     parser: scripts, styles and the like.
     """
-    return b"".join(_TAG.sub(_flat, piece) for piece in _pieces(html))
+    return b"".join(_TAG.sub(_flatten_tag, piece) for piece in _blocks(html))
 
 
-def _pieces(html: bytes) -> Iterator[bytes]:
+def _blocks(html: bytes) -> Iterator[bytes]:
     """Yields a page in pieces that begin with a "<": a substitution needs twenty times the memory of its text."""
     at = 0
     while at < len(html):
-        end = html.find(b"<", at + _PIECE)
+        end = html.find(b"<", at + _BLOCK_BYTES)
         end = end if end >= 0 else len(html)
         yield html[at:end]
         at = end
 
 
-def _flat(tag: re.Match[bytes]) -> bytes:
+def _flatten_tag(tag: re.Match[bytes]) -> bytes:
     end, name, closed, runs_on = tag.groups()
     new = _FLATTENED.get(name.lower())
     # A name that runs into the next tag is no tag but text, as "a<b" is at the end of a style sheet. A tag without
@@ -531,7 +531,7 @@ def _flat(tag: re.Match[bytes]) -> bytes:
     return b"<" + end + (new or b"wbr") + (closed or b"")
 
 
-def as_written(value: str) -> str:
+def restore_names(value: str) -> str:
     """Returns the value of an attribute of a harmless page as the page has it.
 
     >>> as_written("/find?q=<j>x</j>")

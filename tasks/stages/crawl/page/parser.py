@@ -1,7 +1,7 @@
 """Runs the HTML parser on untrusted pages: small ones in this process, large ones in a child that can be killed.
 
 Run as `python -m tasks.stages.crawl.page.parser` it is that child. The parser's worst case on a preprocessed page
-(`links.defused`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
+(`links.defuse`) is quadratic in the size of one tag: the worst page known of 128 KiB (15,000 attributes in one tag)
 takes 0.5 s, of 256 KiB 4 s, of a few MB minutes. Nearly all real pages are small, so the price of the child, some 1 ms
 a page, is rarely paid.
 
@@ -22,18 +22,18 @@ from selectolax.lexbor import SelectolaxError
 from tasks.core import child_process
 from tasks.core.child_process import LENGTH
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import ParsedPage, read_page, refusals
+from tasks.stages.crawl.page.links import ParsedPage, parse_page, scan_directives
 
 INLINE_BYTES = 128 << 10
 # A tag as long as this has thousands of attributes, and each is compared with all before it.
 _LONG_TAG = re.compile(rb"<[a-zA-Z][^<>]{16384}")
 _WINDOW = 8192
 _CHILDREN = 2
-ROOM = 224 << 20
+MEMORY_BYTES = 224 << 20
 """Bytes of address space that a child may allocate after its start."""
 CPU_S = 5.0
-_ENDED = "the process that read it has ended"
-_STILL_S = 300.0
+_EXITED = "the process that read it has ended"
+_STALL_S = 300.0
 """Seconds after which a child that has taken no CPU time meanwhile counts as stuck."""
 
 
@@ -52,7 +52,7 @@ class PageParser:
         self._turns = asyncio.Semaphore(_CHILDREN)
 
     async def read(self, html: bytes, url: str, headers: Directives, charset: str = "") -> ParsedPage:
-        """Parses a page; arguments as for `read_page`.
+        """Parses a page; arguments as for `parse_page`.
 
         Of a page that raises in its reader, or takes more time or memory than allowed, that is what its source forbids,
         and why its links are not read (`ParsedPage.unread`).
@@ -60,36 +60,36 @@ class PageParser:
         if len(html) > INLINE_BYTES or _has_long_tag(html):
             page = await self._answer((html, url, self._agent, headers, charset))
         else:
-            page = _read(html, url, self._agent, headers, charset)
-        return page if isinstance(page, ParsedPage) else refusals(html, self._agent, headers, page)
+            page = _parse(html, url, self._agent, headers, charset)
+        return page if isinstance(page, ParsedPage) else scan_directives(html, self._agent, headers, page)
 
     async def _answer(self, question: tuple[Any, ...]) -> ParsedPage | str:
         """Returns a page parsed by the child, or the error."""
         async with self._turns:
             child = None
             try:
-                child = self._idle.pop() if self._idle else await _started()
-                answer: ParsedPage | str = await _answer_of(child, (self._cpu_s, question))
+                child = self._idle.pop() if self._idle else await _start_child()
+                answer: ParsedPage | str = await _await_answer(child, (self._cpu_s, question))
             except TimeoutError:
-                answer = f"the process that reads it has stood still for {_STILL_S:g} s"
+                answer = f"the process that reads it has stood still for {_STALL_S:g} s"
             except EOFError:
                 over = child is not None and await child.wait() == -signal.SIGPROF
-                answer = f"it takes more than {self._cpu_s:g} CPU seconds" if over else _ENDED
+                answer = f"it takes more than {self._cpu_s:g} CPU seconds" if over else _EXITED
             except OSError as error:
                 answer = f"the process that reads pages does not work ({error})"
             except BaseException:
-                await _end(child)  # a partial result may be in the pipe; the next page must not read it
+                await _kill_child(child)  # a partial result may be in the pipe; the next page must not read it
                 raise
             if isinstance(answer, ParsedPage) and child is not None:
                 self._idle.append(child)
             else:
-                await _end(child)
+                await _kill_child(child)
             return answer
 
     async def close(self) -> None:
         """Ends the child processes."""
         while self._idle:
-            await _end(self._idle.pop())
+            await _kill_child(self._idle.pop())
 
 
 def describe_error(error: BaseException) -> str:
@@ -101,9 +101,9 @@ def describe_error(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}"[:300].split()) + place
 
 
-def _read(*question: Any) -> ParsedPage | str:
+def _parse(*question: Any) -> ParsedPage | str:
     try:
-        return read_page(*question)
+        return parse_page(*question)
     except (MemoryError, SelectolaxError):  # nothing else makes the parser fail
         return "it takes too much memory"
     except Exception as error:  # whatever a page does to its reader is a matter of that page
@@ -117,7 +117,7 @@ def _has_long_tag(html: bytes) -> bool:
     return any(html.find(b"<", at, at + _WINDOW) < 0 for at in windows) and _LONG_TAG.search(html) is not None
 
 
-async def _started() -> asyncio.subprocess.Process:
+async def _start_child() -> asyncio.subprocess.Process:
     child = await asyncio.create_subprocess_exec(
         *child_process.command("tasks.stages.crawl.page.parser"),
         stdin=asyncio.subprocess.PIPE,
@@ -126,34 +126,34 @@ async def _started() -> asyncio.subprocess.Process:
     )
     try:
         # The start of the child must not count against the page.
-        await _answer_of(child, None)
+        await _await_answer(child, None)
     except TimeoutError:
-        await _end(child)
-        raise OSError(f"it stands still for {_STILL_S:g} s at its start") from None
+        await _kill_child(child)
+        raise OSError(f"it stands still for {_STALL_S:g} s at its start") from None
     except BaseException:
-        await _end(child)
+        await _kill_child(child)
         raise
     return child
 
 
-async def _end(child: asyncio.subprocess.Process | None) -> None:
+async def _kill_child(child: asyncio.subprocess.Process | None) -> None:
     if child is not None:
         if child.returncode is None:
             child.kill()
         await child.wait()
 
 
-async def _answer_of(child: asyncio.subprocess.Process, question: Any) -> Any:
+async def _await_answer(child: asyncio.subprocess.Process, question: Any) -> Any:
     """Returns the answer of a child, however long it takes while the child is at work.
 
     Raises:
-        TimeoutError: the child has taken no CPU time for `_STILL_S`.
+        TimeoutError: the child has taken no CPU time for `_STALL_S`.
         EOFError: it has ended.
     """
     answering = asyncio.ensure_future(_ask(child, question))
     try:
         taken = _cpu_time(child.pid)
-        while not (await asyncio.wait({answering}, timeout=_STILL_S))[0]:
+        while not (await asyncio.wait({answering}, timeout=_STALL_S))[0]:
             before, taken = taken, _cpu_time(child.pid)
             if taken == before:
                 raise TimeoutError
@@ -181,17 +181,17 @@ async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
 
 def _serve() -> None:
     with child_process.parent() as parent:
-        child_process.limit_memory(ROOM)
+        child_process.limit_memory(MEMORY_BYTES)
         for question in parent.requests():
-            parent.respond(pickle.dumps(None if question is None else _read_within(*question)))
+            parent.respond(pickle.dumps(None if question is None else _parse_within(*question)))
             parent.flush()
 
 
-def _read_within(cpu_s: float, question: tuple[Any, ...]) -> ParsedPage | str:
+def _parse_within(cpu_s: float, question: tuple[Any, ...]) -> ParsedPage | str:
     """Reads a page; ends this process if that takes more CPU time."""
     child_process.limit_cpu(cpu_s)
     try:
-        return _read(*question)
+        return _parse(*question)
     finally:
         child_process.limit_cpu(0)
 

@@ -21,9 +21,9 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.hosts.rules import AI_OPTOUT
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.http.response import Headers, content_type
-from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, refusals
+from tasks.stages.crawl.page.links import TEXT_ENOUGH, ParsedPage, scan_directives
 from tasks.stages.crawl.page.parser import PageParser, describe_error
 from tasks.stages.crawl.page.sitemap import MAX_BYTES, MAX_FEED_BYTES, SitemapEntry, read_feed, read_sitemap
 from tasks.stages.crawl.page.terms import opted_out
@@ -78,7 +78,7 @@ _PHRASES = (
     r"صفحه (?:مورد نظر )?(?:یافت|پیدا) نشد|הדף לא נמצא|העמוד לא נמצא",  # Persian, Hebrew
     r"पृष्ठ नहीं मिला|पेज नहीं मिला|ไม่พบหน้า|পৃষ্ঠা পাওয়া যায়নি",  # Hindi, Thai, Bengali
 )
-_SAYS_SO = re.compile("|".join(_PHRASES), re.I)
+_ERROR_TITLE = re.compile("|".join(_PHRASES), re.I)
 
 _SPA_BYTES = 256 << 10
 _FEW_CHARS = 400
@@ -178,42 +178,42 @@ class Reader:
         is_list = self._config.sitemaps and mime in (*_XML, *_PACKED) and mime not in self._config.mime_types
         return max(most, MAX_BYTES) if is_list else most
 
-    async def read(self, url: str, answer: Answer, mime: str, *, reserved: bool) -> ReadResult:
+    async def read(self, url: str, response: Response, mime: str, *, reserved: bool) -> ReadResult:
         """Classifies a body; `reserved` is the site's tdmrep.json reservation."""
         try:
-            return await self._read(url, answer, mime, reserved)
+            return await self._read(url, response, mime, reserved)
         except Exception as error:
-            return self._unread(url, answer, mime, reserved, describe_error(error))
+            return self._unread(url, response, mime, reserved, describe_error(error))
 
-    async def _read(self, url: str, answer: Answer, mime: str, reserved: bool) -> ReadResult:
-        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
+    async def _read(self, url: str, response: Response, mime: str, reserved: bool) -> ReadResult:
+        from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         if mime in _HTML:
-            return await self._page(url, answer, from_headers, reserved)
+            return await self._page(url, response, from_headers, reserved)
         if mime in self._config.mime_types and not (mime == "text/plain" and url in self._sitemaps(url)):
-            refused = self._refused(answer, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
-            return ReadResult(refused or self._note(url, answer.payload_digest, "", TEXT_ENOUGH).reason)
+            refused = self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved)
+            return ReadResult(refused or self._note(url, response.payload_digest, "", TEXT_ENOUGH).reason)
         # Large ones take a second and 100 MB: not on the event loop, and one at a time.
         async with self._one_list:
-            return await asyncio.to_thread(self._list, url, answer)
+            return await asyncio.to_thread(self._list, url, response)
 
-    def refused_by_headers(self, answer: Answer) -> str:
+    def refused_by_headers(self, response: Response) -> str:
         """Returns why a response without a body excludes its page from the corpus, or ""."""
-        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
-        return self._refused(answer, from_headers, ParsedPage(noindex=from_headers.noindex), reserved=False)
+        from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
+        return self._refused(response, from_headers, ParsedPage(noindex=from_headers.noindex), reserved=False)
 
-    async def _page(self, url: str, answer: Answer, from_headers: Directives, reserved: bool) -> ReadResult:
-        html = self._decoded(answer, self._config.max_body_bytes)
+    async def _page(self, url: str, response: Response, from_headers: Directives, reserved: bool) -> ReadResult:
+        html = self._decoded(response, self._config.max_body_bytes)
         page = ParsedPage(noindex=from_headers.noindex)
         if html:
-            charset = _CHARSET.search(content_type(answer.headers))
+            charset = _CHARSET.search(content_type(response.headers))
             page = await self._parser.read(html, url, from_headers, charset[1] if charset else "")
         if page.unread:
             _warn_unread(url, page.unread)
         render = needs_browser(html, page.text_chars)
-        refused = self._refused(answer, from_headers, page, reserved)
+        refused = self._refused(response, from_headers, page, reserved)
         # All pages of a single-page application have the same shell, but are not copies.
         if not refused and not render:
-            refused, follow = self._note(url, answer.payload_digest, page.title, page.text_chars)
+            refused, follow = self._note(url, response.payload_digest, page.title, page.text_chars)
             if not follow:
                 return ReadResult(refused, terms=page.terms, unread=page.unread)
         links = [one for one in page.links if self._scope.covers(one.url, one.host)]
@@ -224,11 +224,11 @@ class Reader:
         render = render and not refused
         return ReadResult(refused, PAGE, outlinks, (), named, render, page.terms, page.unread, page.title)
 
-    def _list(self, url: str, answer: Answer) -> ReadResult:
+    def _list(self, url: str, response: Response) -> ReadResult:
         """Reads what may be a sitemap or a feed."""
-        if self._config.feeds and (entries := read_feed(self._decoded(answer, MAX_FEED_BYTES), url)) is not None:
+        if self._config.feeds and (entries := read_feed(self._decoded(response, MAX_FEED_BYTES), url)) is not None:
             return ReadResult(kind=FEED, outlinks=self._covered(entries))
-        body = Unpacked(answer.body, ",".join(answer.all("content-encoding")), MAX_BYTES)
+        body = Unpacked(response.body, ",".join(response.all("content-encoding")), MAX_BYTES)
         if self._config.sitemaps and (found := read_sitemap(body, url)) is not None:
             if found.left_out:
                 log.warning("the sitemap %s gives %d addresses: %s", url, len(found.entries), found.left_out)
@@ -247,29 +247,29 @@ class Reader:
                     lastmods.append((to, entry.lastmod))
         return ReadResult(kind=SITEMAP, outlinks=tuple(links), lastmods=tuple(lastmods))
 
-    def _refused(self, answer: Answer, from_headers: Directives, page: ParsedPage, reserved: bool) -> str:
+    def _refused(self, response: Response, from_headers: Directives, page: ParsedPage, reserved: bool) -> str:
         if page.noindex:
             return "noindex"
-        out = opted_out(self._config.ai_optouts, answer.headers, from_headers, page, reserved=reserved)
+        out = opted_out(self._config.ai_optouts, response.headers, from_headers, page, reserved=reserved)
         return AI_OPTOUT if out else ""
 
     def _covered(self, urls: Iterable[str]) -> tuple[Link, ...]:
         return tuple(link(url) for url in urls if self._scope.covers(url))
 
-    def _unread(self, url: str, answer: Answer, mime: str, reserved: bool, reason: str) -> ReadResult:
+    def _unread(self, url: str, response: Response, mime: str, reserved: bool, reason: str) -> ReadResult:
         """Returns a body without links, unless headers or source forbid storing it."""
         _warn_unread(url, reason)
-        from_headers = directives(answer.all("x-robots-tag"), self._config.user_agent)
+        from_headers = directives(response.all("x-robots-tag"), self._config.user_agent)
         try:
-            body = self._decoded(answer, self._config.max_body_bytes)
+            body = self._decoded(response, self._config.max_body_bytes)
         except Exception:  # perhaps this is what raised
             body = b""
-        page = refusals(body, self._config.user_agent, from_headers, reason)
-        refused = self._refused(answer, from_headers, page, reserved)
+        page = scan_directives(body, self._config.user_agent, from_headers, reason)
+        refused = self._refused(response, from_headers, page, reserved)
         return ReadResult(refused, PAGE if mime in _HTML else SITEMAP, terms=page.terms, unread=reason)
 
-    def _decoded(self, answer: Answer, limit: int) -> bytes:
-        return decode(answer.body, ",".join(answer.all("content-encoding")), limit).data
+    def _decoded(self, response: Response, limit: int) -> bytes:
+        return decode(response.body, ",".join(response.all("content-encoding")), limit).data
 
 
 def _warn_unread(url: str, reason: str) -> None:
@@ -295,7 +295,7 @@ def is_soft_404(title: str, text_chars: int, status: int = 200) -> bool:
     >>> is_soft_404("404: page not found | Example", 300), is_soft_404("HTTP 404 - an encyclopedia", 1024)
     (True, False)
     """
-    return status == 200 and text_chars < SOFT_404_TEXT and _SAYS_SO.search(title.strip()) is not None
+    return status == 200 and text_chars < SOFT_404_TEXT and _ERROR_TITLE.search(title.strip()) is not None
 
 
 def needs_browser(html: bytes, text_chars: int) -> bool:

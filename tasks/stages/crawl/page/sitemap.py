@@ -88,16 +88,16 @@ def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> 
     """
     plain = Unpacked(body, "gzip", MAX_BYTES)
     found = _EntryCollector(url, limit)
-    head, blocks = _peeked(plain)
+    head, blocks = _peek(plain)
     if _TEXT.match(head):
         found.take((line, None) for line in _lines(blocks))
-        return Sitemap("urlset", found.entries, found.full or _cut(plain))
+        return Sitemap("urlset", found.entries, found.full or _truncation(plain))
     stream = XmlStream(blocks, roots=("urlset", "sitemapindex"), items=("url", "sitemap"))
-    found.take(_named(stream))
+    found.take(_url_entries(stream))
     if not stream.root:
         return None
     kind: Literal["urlset", "index"] = "urlset" if stream.root == "urlset" else "index"
-    left_out = "" if stream.complete else _cut(plain) or "it is no whole XML"
+    left_out = "" if stream.complete else _truncation(plain) or "it is no whole XML"
     return Sitemap(kind, found.entries, found.full or left_out)
 
 
@@ -131,13 +131,13 @@ class _EntryCollector:
             self._entries[found] = SitemapEntry(found, _lastmod(lastmod) if lastmod else None)
 
 
-def _named(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:
+def _url_entries(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:
     for element in stream:
         is_entry = local_name(element) == ("url" if stream.root == "urlset" else "sitemap")
         yield (text_of(element, "loc"), text_of(element, "lastmod")) if is_entry else ("", None)
 
 
-def _peeked(plain: Unpacked) -> tuple[bytes, Iterator[bytes]]:
+def _peek(plain: Unpacked) -> tuple[bytes, Iterator[bytes]]:
     """Returns the beginning of a file, and all its blocks."""
     blocks, head = iter(plain), b""
     while len(head) < _HEAD and (block := next(blocks, b"")):
@@ -157,7 +157,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[str]:
             yield text if text[:4].lower() == "http" else ""
 
 
-def _cut(plain: Unpacked) -> str:
+def _truncation(plain: Unpacked) -> str:
     return "" if plain.complete else f"it is cut off, or has more than {MAX_BYTES >> 20} MB"
 
 
@@ -269,7 +269,7 @@ class XmlStream:
             remove_pis=True,
         )
         try:
-            for block in _escaped(self._blocks):
+            for block in _repair_ampersands(self._blocks):
                 parser.feed(block)
                 for event, element in parser.read_events():
                     if not self.root and not self._begins(element):
@@ -302,7 +302,7 @@ class XmlStream:
             node = node[0]
 
 
-def _escaped(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _repair_ampersands(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Repairs ampersands at which the parser would drop the surrounding text.
 
     Bare ones, with the parameter's name behind them; references to what is no character, with the whole attribute.

@@ -109,7 +109,7 @@ def header_terms(headers: Headers) -> list[tuple[str, str]]:
     return found
 
 
-def kept(**places: Terms) -> str:
+def terms_json(**places: Terms) -> str:
     """Returns what was stated in several places as JSON, an object of texts by "place.name"; "" if nothing was.
 
     Several values of one name are joined by commas, as in HTTP.
@@ -126,9 +126,9 @@ def kept(**places: Terms) -> str:
     return json.dumps({name: ", ".join(dict.fromkeys(stated[name]))[:_MAX_VALUE] for name in chosen}) if chosen else ""
 
 
-def also(before: str, **places: Terms) -> str:
+def merge_terms(before: str, **places: Terms) -> str:
     """Returns terms that are kept, with more of them from other places."""
-    more = kept(**places)
+    more = terms_json(**places)
     if not (before and more):
         return before or more
     return json.dumps(dict(sorted({**json.loads(before), **json.loads(more)}.items())))

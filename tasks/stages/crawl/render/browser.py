@@ -69,15 +69,15 @@ _NOWHERE = "http://127.0.0.1:9"
 # Unknown to Chromium; identifies our browsers.
 _MARK = "--sluice-page"
 # Playwright disables the popup blocker for tests; a crawler needs it.
-_NOT_WANTED = ("--disable-popup-blocking", "--disable-ipc-flooding-protection", "--enable-unsafe-swiftshader")
+_IGNORED_DEFAULTS = ("--disable-popup-blocking", "--disable-ipc-flooding-protection", "--enable-unsafe-swiftshader")
 
 _GRACE_S = 3.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _MAX_LEADS = 20
 # Streams of events end with the page; nothing is waited for there.
 _ENDLESS = frozenset(("eventsource", "websocket", "ping"))
 # Headers of the capture that affect how a page works; without cookies, redirects and downloads.
-_KEPT = frozenset(
+_KEPT_HEADERS = frozenset(
     (
         *("content-type", "content-language", "content-security-policy", "last-modified", "permissions-policy"),
         *("cross-origin-embedder-policy", "cross-origin-opener-policy", "origin-agent-cluster", "referrer-policy"),
@@ -85,12 +85,12 @@ _KEPT = frozenset(
     )
 )
 # Network and background APIs that text does not need. Defence in depth: the proxy and flags enforce the same.
-_WITHOUT = """
+_REMOVE_APIS = """
 for (const name of ["RTCPeerConnection", "webkitRTCPeerConnection", "WebTransport", "SharedWorker"]) delete self[name];
 delete Navigator.prototype.serviceWorker;
 """
 # Runs in an isolated world, which the page's scripts cannot reach: they may have replaced functions it calls.
-_SHOWN = """(() => {
+_READ_DOCUMENT = """(() => {
   const kind = document.doctype ? new XMLSerializer().serializeToString(document.doctype) : "";
   const html = kind + "\\n" + document.documentElement.outerHTML;
   return {url: document.URL, size: html.length, html: html.length > %d ? "" : html};
@@ -212,7 +212,7 @@ class Browser:
             raise RuntimeError("use the browser as an async context manager")
         mark = f"{_MARK}={port}"
         chromium = await self._start(self._playwright, mark)
-        process = _process(mark)
+        process = _find_process(mark)
         if process is None:
             await chromium.close()
             raise Error("the browser has ended at once")
@@ -230,7 +230,7 @@ class Browser:
                 # A root process has no other way; where that is so, the container is the sandbox.
                 chromium_sandbox=os.geteuid() != 0,
                 args=[*FLAGS, mark],
-                ignore_default_args=list(_NOT_WANTED),
+                ignore_default_args=list(_IGNORED_DEFAULTS),
                 proxy={"server": _NOWHERE, "bypass": "<-loopback>"},
                 # Nothing of ours: keys of the store and of the cluster are in the environment.
                 env={"HOME": self._home, **{name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}},
@@ -278,7 +278,7 @@ class _Memory:
             _kill(process)
 
 
-def _process(mark: str) -> psutil.Process | None:
+def _find_process(mark: str) -> psutil.Process | None:
     """Returns the process of the browser that was started with `mark`."""
     for one in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -354,7 +354,7 @@ class PageView:
         await self._guard(context)
         page = self._page = await context.new_page()
         # Only now: the page itself is none of the windows that are closed.
-        context.on("page", _close)
+        context.on("page", _close_page)
         page.on("dialog", _dismiss)
         page.on("crash", self._crash)
         page.on("load", self._load)
@@ -377,7 +377,7 @@ class PageView:
             raise self._failure(error) from None
 
     async def _guard(self, context: BrowserContext) -> None:
-        await context.add_init_script(_WITHOUT)
+        await context.add_init_script(_REMOVE_APIS)
         await context.route("**/*", self._route)
         context.on("request", self._begun)
         context.on("requestfinished", self._over)
@@ -403,7 +403,7 @@ class PageView:
             own = False  # a window that has no page yet
         if own and not self._served:
             self._served = True
-            headers = {name.lower(): value for name, value in self._source.headers if name.lower() in _KEPT}
+            headers = {name.lower(): value for name, value in self._source.headers if name.lower() in _KEPT_HEADERS}
             headers.setdefault("content-type", "text/html")
             await route.fulfill(status=200, headers=headers, body=self._source.body)
             return
@@ -445,14 +445,14 @@ class PageView:
         ):
             if self._crashed or page.is_closed():
                 raise PageError("render_crash", "the page or its browser has ended")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _shown(self, context: BrowserContext, page: Page) -> RenderedDocument:
         session = await context.new_cdp_session(page)
         tree = await session.send("Page.getFrameTree")
         world = await session.send("Page.createIsolatedWorld", {"frameId": tree["frameTree"]["frame"]["id"]})
         expression = {
-            "expression": _SHOWN % self._config.max_dom_bytes,
+            "expression": _READ_DOCUMENT % self._config.max_dom_bytes,
             "contextId": world["executionContextId"],
             "returnByValue": True,
         }
@@ -475,7 +475,7 @@ class PageView:
         return PageError("render_crash" if self._crashed else "render_failed", error.message.partition("\n")[0])
 
 
-async def _close(page: Page) -> None:
+async def _close_page(page: Page) -> None:
     with contextlib.suppress(Error):
         await page.close()
 

@@ -117,7 +117,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         InputError: rendering is on, and Chromium or the package playwright is missing.
         StoppedError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
     """
-    waiting = queue(inputs["segment"])
+    waiting = render_queue(inputs["segment"])
     if not config.render.enabled or not waiting:
         if not output.committed:
             with output.part("none"):
@@ -125,7 +125,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         off = "" if config.render.enabled else "; rendering is off ([crawl.render] enabled)"
         return Report({"waiting": float(len(waiting))}, note=f"pages that need a browser: {len(waiting)}{off}")
     begin = time.monotonic()
-    asyncio.run(_work(config, inputs, output, waiting))
+    asyncio.run(_render(config, inputs, output, waiting))
     pages = sum(record.rows_out for record in output.committed.values())
     return Report(
         {"waiting": float(len(waiting)), "seconds": time.monotonic() - begin},
@@ -133,7 +133,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     )
 
 
-async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[QueuedPage]) -> None:
+async def _render(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Sequence[QueuedPage]) -> None:
     try:
         # Imported here: Playwright is needed for rendering only.
         from tasks.stages.crawl.render.browser import Browser
@@ -149,7 +149,7 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts
         )
-        _remember(segment, politeness, rules)
+        _load_hosts(segment, politeness, rules)
         guard = AddressGuard(
             allow_loopback=config.allow_loopback,
             resolver=CachingResolver(config.name_servers),
@@ -159,11 +159,11 @@ async def _work(config: CrawlConfig, inputs: Inputs, output: Output, waiting: Se
         stack.push_async_callback(guard.close)
         browser = await stack.enter_async_context(Browser(config.render, agent, guard, output.scratch))
         scope = scope_of(config, inputs["seeds"])
-        with _on_signal(output):
+        with _cancel_on_sigterm(output):
             await QueueRenderer(config, segment, output, browser, politeness, rules, scope, agent, policy).run(waiting)
 
 
-def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
+def _load_hosts(segment: Artifact, politeness: Politeness, rules: HostRules) -> None:
     """Loads the state of the hosts at the end of the fetch: pauses and robots.txt."""
     politeness.seed(clock_of(row) for path in segment.files(HOSTS) for row in segment.table(path).to_pylist())
     for path in segment.files(RULES):
@@ -171,7 +171,7 @@ def _remember(segment: Artifact, politeness: Politeness, rules: HostRules) -> No
 
 
 @contextlib.contextmanager
-def _on_signal(output: Output) -> Iterator[None]:
+def _cancel_on_sigterm(output: Output) -> Iterator[None]:
     """Makes SIGTERM end the work at once: browsers are closed, committed parts are kept."""
     task = asyncio.current_task()
     if task is None or threading.current_thread() is not threading.main_thread():
@@ -192,7 +192,7 @@ def _on_signal(output: Output) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def queue(segment: Artifact) -> list[QueuedPage]:
+def render_queue(segment: Artifact) -> list[QueuedPage]:
     """Returns the pages that need a browser: the first of every host, the second of every host, and so on."""
     condition = pc.field("render") & (pc.field("status") == SUCCESS)
     rows = [row for path in segment.files(LOG) for row in segment.table(path, _COLUMNS, condition).to_pylist()]
@@ -205,7 +205,7 @@ def queue(segment: Artifact) -> list[QueuedPage]:
     return [page for *_, page in sorted(ranked, key=lambda row: row[:4])]
 
 
-def source(segment: Artifact, page: QueuedPage, limit: int) -> CapturedPage:
+def read_capture(segment: Artifact, page: QueuedPage, limit: int) -> CapturedPage:
     """Returns the capture of a page, with at most `limit` bytes of its decoded body.
 
     Raises:
@@ -362,7 +362,7 @@ class QueueRenderer:
         return OVER_TIME if host.next_at > self._deadline else None
 
     async def _rendered(self, page: QueuedPage) -> _Result:
-        captured = await asyncio.to_thread(source, self._segment, page, self._config.max_body_bytes)
+        captured = await asyncio.to_thread(read_capture, self._segment, page, self._config.max_body_bytes)
         async with self._politeness.turn(self._politeness.host(page.host)):
             begin, when = time.monotonic(), datetime.now(UTC)
             rendered = await self._browser.render(captured, lambda url: self._allowed(page, url))

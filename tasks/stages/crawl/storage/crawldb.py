@@ -195,10 +195,10 @@ def generations(
     if keep < 1:
         raise InputError("--keep is below 1", "the next cycle begins from the newest generation, so it has to stay")
     now = now or datetime.now(UTC)
-    needed = _needed(store, recipe)
+    needed = _required(store, recipe)
     found = []
     for version, databases in _by_version(store, recipe).items():
-        there = [one for one in databases if store.exists(_last(one))]
+        there = [one for one in databases if store.exists(_last_file(one))]
         if there:
             finished = max(one.record.finished for one in databases)
             size = sum(one.record.bytes for one in there)
@@ -220,7 +220,7 @@ def remove(generation: Generation, why: str) -> None:
     if generation.kept:
         raise ValueError(f"{generation.version} stays: {generation.kept}")
     for one in generation.databases:
-        with one.store.write(_mark(one)) as file:
+        with one.store.write(_marker(one)) as file:
             file.write(json.dumps({"at": datetime.now(UTC).isoformat(), "why": why}).encode())
         for path in one.files():
             one.store.remove(f"{one.path}/{path}")
@@ -228,17 +228,17 @@ def remove(generation: Generation, why: str) -> None:
 
 def require(database: Artifact) -> None:
     """Raises InputError where the files of a crawl DB were removed."""
-    if database.store.exists(_mark(database)):
-        when = json.loads(database.store.read(_mark(database)))["at"][:16]
+    if database.store.exists(_marker(database)):
+        when = json.loads(database.store.read(_marker(database)))["at"][:16]
         raise InputError(f"the files of {database.address} were removed on {when} (prune)", "name a newer version")
 
 
-def _last(database: Artifact) -> str:
+def _last_file(database: Artifact) -> str:
     """Returns the path of the file that is removed last."""
     return f"{database.path}/{database.files()[-1]}"
 
 
-def _mark(database: Artifact) -> str:
+def _marker(database: Artifact) -> str:
     return f"{database.path}/{MARK}"
 
 
@@ -250,27 +250,27 @@ def _by_version(store: Store, recipe: str) -> dict[str, list[Artifact]]:
     return found
 
 
-def _needed(store: Store, recipe: str) -> dict[ArtifactId, str]:
+def _required(store: Store, recipe: str) -> dict[ArtifactId, str]:
     """Returns the crawl DBs that a later cycle reads or may read, and why."""
     complete = newest(store, f"{recipe}/{_COMPLETE}")
-    needed = dict.fromkeys(_read_by([complete] if complete else [], recipe), "the next cycle begins from it")
+    needed = dict.fromkeys(_databases_read_by([complete] if complete else [], recipe), "the next cycle begins from it")
     members = (*store.folders(f"{recipe}/fetchlist"), *store.folders(f"{recipe}/{_CRAWLDB}"))
     lists = [f"{recipe}/ranks", *(f"{recipe}/fetchlist/{member}" for member in dict.fromkeys(members))]
     databases = [f"{recipe}/{_CRAWLDB}/{member}" for member in dict.fromkeys(members)]
     for version in store.folders(f"{recipe}/seeds"):
         if store.exists(f"{recipe}/{_COMPLETE}/{version}/{RECORD}"):
             continue
-        begun_from = _read_by(_at(store, lists, version), recipe)
+        begun_from = _databases_read_by(_existing(store, lists, version), recipe)
         needed |= dict.fromkeys(begun_from, f"{version} began from it and is not complete")
-        needed |= {one.address: "its cycle is not complete" for one in _at(store, databases, version)}
+        needed |= {one.address: "its cycle is not complete" for one in _existing(store, databases, version)}
     return needed
 
 
-def _at(store: Store, names: Iterable[str], version: str) -> list[Artifact]:
+def _existing(store: Store, names: Iterable[str], version: str) -> list[Artifact]:
     """Returns those of some artifacts that are there at a version."""
     return list(filter(None, (Artifact.find(store, ArtifactId(name, version)) for name in names)))
 
 
-def _read_by(artifacts: Iterable[Artifact], recipe: str) -> list[ArtifactId]:
+def _databases_read_by(artifacts: Iterable[Artifact], recipe: str) -> list[ArtifactId]:
     refs = (ArtifactId.parse(ref.address) for one in artifacts for ref in one.record.inputs if "@" in ref.address)
     return [address for address in refs if address.name.startswith(f"{recipe}/{_CRAWLDB}/")]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tasks.core.part import POISON
 from tasks.core.stage import Part
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import SOFTWARE, Answer
+from tasks.stages.crawl.http.client import SOFTWARE, Response
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, DUPLICATE, LinkRows, Outcome, to_table
 from tasks.stages.crawl.storage.spool import DRAIN_S, Spool
@@ -118,7 +118,7 @@ class PartFiles:
         with self.part.file(f"{LINK}{self.stem}.parquet", rows=links.num_rows) as file:
             pq.write_table(links, file, compression="zstd", compression_level=3, row_group_size=links_per_group)
         for outcome in self.rows:
-            _account(self.part, outcome)
+            _count(self.part, outcome)
 
     def abandon(self, error: BaseException) -> None:
         """Drops the open file."""
@@ -143,7 +143,7 @@ class SegmentWriter:
         self._open: PartFiles | None = None
 
     def capture(
-        self, candidate: Candidate, answer: Answer, outcome: Outcome, earlier: EarlierCapture | None = None
+        self, candidate: Candidate, response: Response, outcome: Outcome, earlier: EarlierCapture | None = None
     ) -> Outcome:
         """Writes a capture to the open file, or a revisit record of an `earlier` one.
 
@@ -151,11 +151,11 @@ class SegmentWriter:
             The outcome with the place and the identity of the record.
         """
         files = self._files()
-        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, answer, outcome)
+        fetched_at, notes = outcome.fetched_at or datetime.now(UTC), _notes(candidate, response, outcome)
         if earlier is None:
-            written = files.warc.capture(outcome.url, fetched_at, answer, notes)
+            written = files.warc.capture(outcome.url, fetched_at, response, notes)
         else:
-            written = files.warc.revisit(outcome.url, fetched_at, answer, earlier, notes)
+            written = files.warc.revisit(outcome.url, fetched_at, response, earlier, notes)
         return files.placed(outcome, written)
 
     def note(self, outcome: Outcome) -> None:
@@ -238,8 +238,8 @@ class SegmentWriter:
         return self._open
 
 
-def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, str]:
-    notes = {"fetchTimeMs": str(round(answer.seconds * 1000)), "hopsFromSeed": str(candidate.depth)}
+def _notes(candidate: Candidate, response: Response, outcome: Outcome) -> dict[str, str]:
+    notes = {"fetchTimeMs": str(round(response.seconds * 1000)), "hopsFromSeed": str(candidate.depth)}
     if candidate.via:
         notes["via"] = candidate.via
     if outcome.terms:
@@ -247,7 +247,7 @@ def _notes(candidate: Candidate, answer: Answer, outcome: Outcome) -> dict[str, 
     return notes
 
 
-def _account(part: Part, outcome: Outcome) -> None:
+def _count(part: Part, outcome: Outcome) -> None:
     """Enters an outcome in the account of its part: a capture, a URL set aside, or one rejected with its reason."""
     part.count_in()
     if outcome.unread:

@@ -52,7 +52,7 @@ _CHUNK = 1 << 20
 _RESERVE = 256 << 20
 
 
-class _OvertakenError(TransientError):
+class _SupersededError(TransientError):
     """Waiting for the store is useless: another attempt of the task has continued."""
 
 
@@ -328,7 +328,7 @@ class Spool:
                 self._commit(closed)
                 pause, self._busy_since = _FIRST_PAUSE_S, None
             except Exception as error:
-                if isinstance(error, _OvertakenError) or not isinstance(error, TransientError | OSError):
+                if isinstance(error, _SupersededError) or not isinstance(error, TransientError | OSError):
                     self._fail(error)
                     return
                 self._alert(str(error))
@@ -345,7 +345,7 @@ class Spool:
         output = self._output
         if output.store.exists(f"{output.address.path}/{RECORD}"):
             output.store.forget_scratch(scratch_of(output.address, output.fingerprint))
-            raise _OvertakenError(f"another attempt has finished {output.address} meanwhile; its captures stand")
+            raise _SupersededError(f"another attempt has finished {output.address} meanwhile; its captures stand")
         for entry in sorted(closed.record.files, key=self._rank):
             if entry.path not in self._sent:
                 self._send(closed, entry)
@@ -354,7 +354,7 @@ class Spool:
         mine = closed.record.model_copy(update={"name": name})
         committed = commit_part(output.store, output.address.path, output.fingerprint, mine)
         if committed.files != mine.files:
-            raise _OvertakenError(
+            raise _SupersededError(
                 f"another attempt of {output.address} is committing the same pages",
                 "let it finish, or end it and run this one again",
             )
@@ -369,7 +369,7 @@ class Spool:
         try:
             source = open(closed.folder / entry.path, "rb")  # noqa: SIM115  its failure is not the store's
         except OSError as error:
-            raise _OvertakenError(
+            raise _SupersededError(
                 f"the buffered file {closed.folder / entry.path} cannot be read any more ({error.strerror})",
                 "look whether another attempt has finished; if not, run this one again",
             ) from error

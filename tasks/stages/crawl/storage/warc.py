@@ -25,7 +25,7 @@ from isal import isal_zlib
 
 from tasks.formats.warc.record import payload_digest, sha1_label
 from tasks.formats.web.url import authority, split_port, target
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 
 Compression = Literal["gzip", "zstd"]
@@ -89,7 +89,7 @@ class WarcWriter:
     def __init__(self, file: BinaryIO, path: str, software: str, agent: str, compression: Compression = "gzip") -> None:
         self._file = file
         self._path = path
-        self._packed = _frame if compression == "zstd" else _member
+        self._packed = _zstd_frame if compression == "zstd" else _gzip_member
         self._name = json.dumps(path)
         self._index: list[str] = []
         self.bytes = 0
@@ -103,35 +103,35 @@ class WarcWriter:
         info = _lines({"Content-Type": "application/warc-fields", "WARC-Filename": path.rpartition("/")[2]})
         self._info = self._write("warcinfo", _fields(fields), b"", info, _date(datetime.now(UTC)))[0]
 
-    def capture(self, url: str, fetched_at: datetime, answer: Answer, notes: dict[str, str]) -> WrittenRecord:
+    def capture(self, url: str, fetched_at: datetime, response: Response, notes: dict[str, str]) -> WrittenRecord:
         """Writes response, request and metadata records of one answer.
 
         Args:
             url: canonical URL.
             fetched_at: when the request was sent.
-            answer: the response.
+            response: the response.
             notes: fields of the metadata record.
         """
-        headers = {"WARC-Payload-Digest": answer.payload_digest}
-        if answer.truncated:
-            headers["WARC-Truncated"] = answer.truncated
-        return self._exchange("response", url, fetched_at, answer, headers, notes)
+        headers = {"WARC-Payload-Digest": response.payload_digest}
+        if response.truncated:
+            headers["WARC-Truncated"] = response.truncated
+        return self._exchange("response", url, fetched_at, response, headers, notes)
 
     def revisit(
-        self, url: str, fetched_at: datetime, answer: Answer, earlier: EarlierCapture, notes: dict[str, str]
+        self, url: str, fetched_at: datetime, response: Response, earlier: EarlierCapture, notes: dict[str, str]
     ) -> WrittenRecord:
         """Writes a revisit record for an answer that brought nothing new (WARC 1.1, 6.7), with its request.
 
         The profile is "server not modified" for a 304 and "identical payload digest" otherwise.
         """
         headers = {
-            "WARC-Profile": _NOT_MODIFIED if answer.status == 304 else _SAME_PAYLOAD,
+            "WARC-Profile": _NOT_MODIFIED if response.status == 304 else _SAME_PAYLOAD,
             "WARC-Refers-To": f"<{earlier.record_id}>",
             "WARC-Refers-To-Target-URI": earlier.url,
             "WARC-Refers-To-Date": _date(earlier.fetched_at),
             "WARC-Payload-Digest": earlier.payload_digest,
         }
-        return self._exchange("revisit", url, fetched_at, answer, headers, notes)
+        return self._exchange("revisit", url, fetched_at, response, headers, notes)
 
     def conversion(
         self, url: str, when: datetime, body: bytes, mime: str, refers_to: str, notes: dict[str, str]
@@ -163,27 +163,27 @@ class WarcWriter:
         kind: str,
         url: str,
         fetched_at: datetime,
-        answer: Answer,
+        response: Response,
         headers: dict[str, str],
         notes: dict[str, str],
     ) -> WrittenRecord:
         about = self._about(url)
-        with_ip = about + _lines({"WARC-IP-Address": answer.address}) if answer.address else about
+        with_ip = about + _lines({"WARC-IP-Address": response.address}) if response.address else about
         revisited = kind == "revisit"
         offset, date = self.bytes, _date(fetched_at)
-        body, compressed = b"" if revisited else answer.body, _is_compressed(answer)
+        body, compressed = b"" if revisited else response.body, _is_compressed(response)
         record_id, length = self._write(
-            kind, _head(answer), body, _RESPONSE + with_ip + _lines(headers), date, stored=compressed
+            kind, _head(response), body, _RESPONSE + with_ip + _lines(headers), date, stored=compressed
         )
         beside = f"WARC-Concurrent-To: {record_id}\r\n"
-        self._write("request", answer.request, b"", _REQUEST + with_ip + beside, date)
+        self._write("request", response.request, b"", _REQUEST + with_ip + beside, date)
         self._write_notes(notes, about + beside, date)
         written = WrittenRecord(record_id.strip("<>"), headers["WARC-Payload-Digest"], offset, length)
-        mime = "warc/revisit" if revisited else answer.header("content-type") or "unk"
-        return self._indexed(url, date, mime, "-" if revisited else str(answer.status), written)
+        mime = "warc/revisit" if revisited else response.header("content-type") or "unk"
+        return self._indexed(url, date, mime, "-" if revisited else str(response.status), written)
 
     def _about(self, url: str) -> str:
-        return f"WARC-Target-URI: {_line(url)}\r\nWARC-Warcinfo-ID: {self._info}\r\n"
+        return f"WARC-Target-URI: {_single_line(url)}\r\nWARC-Warcinfo-ID: {self._info}\r\n"
 
     def _write_notes(self, notes: dict[str, str], headers: str, date: str) -> None:
         self._write("metadata", _fields(notes), b"", _NOTES + headers, date)
@@ -245,7 +245,7 @@ def _reversed(place: str) -> str:
     return f"{name}:{port}" if port else name
 
 
-def _member(begin: bytes, end: bytes, stored: bool) -> bytes:
+def _gzip_member(begin: bytes, end: bytes, stored: bool) -> bytes:
     """Returns a record as one gzip member; `end` is not compressed if it is to be stored."""
     packed, raw = (begin, end) if stored else (begin + end, b"")
     if not raw and len(packed) <= _SMALL_BYTES:
@@ -264,29 +264,29 @@ def _member(begin: bytes, end: bytes, stored: bool) -> bytes:
     return b"".join(parts)
 
 
-def _frame(begin: bytes, end: bytes, stored: bool) -> bytes:
+def _zstd_frame(begin: bytes, end: bytes, stored: bool) -> bytes:
     record = begin + end
     codec = _ZSTD_STORED if stored else _ZSTD_SMALL if len(record) <= _SMALL_BYTES else _ZSTD
     packed: bytes = codec.compress(record, asbytes=True)
     return packed
 
 
-def _is_compressed(answer: Answer) -> bool:
-    codings = ",".join(answer.all("content-encoding")).lower()
+def _is_compressed(response: Response) -> bool:
+    codings = ",".join(response.all("content-encoding")).lower()
     return bool(codings) and any(coding.strip() in _COMPRESSED for coding in codings.split(","))
 
 
-def _head(answer: Answer) -> bytes:
-    reason = _line(answer.reason)
-    lines = [f"HTTP/1.1 {answer.status} {reason}".rstrip()]
-    for name, value in answer.headers:
-        lines.append(f"{_token(name)}: {_line(value)}")
-    if answer.status != 304:
-        lines.append(f"Content-Length: {len(answer.body)}")
+def _head(response: Response) -> bytes:
+    reason = _single_line(response.reason)
+    lines = [f"HTTP/1.1 {response.status} {reason}".rstrip()]
+    for name, value in response.headers:
+        lines.append(f"{_token(name)}: {_single_line(value)}")
+    if response.status != 304:
+        lines.append(f"Content-Length: {len(response.body)}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
-def _line(value: str) -> str:
+def _single_line(value: str) -> str:
     """Returns a value without what would end its line."""
     return value if value.isprintable() else _FORBIDDEN.sub(" ", value)
 
@@ -308,7 +308,7 @@ def _field_name(name: str) -> str:
 
 def _lines(fields: dict[str, str]) -> str:
     """Returns fields as lines; their names are ours, their values perhaps not."""
-    return "".join([f"{name}: {_line(value)}\r\n" for name, value in fields.items()])
+    return "".join([f"{name}: {_single_line(value)}\r\n" for name, value in fields.items()])
 
 
 def _date(when: datetime) -> str:

@@ -19,7 +19,7 @@ from tasks.formats.web.url import (
     web_parts,
 )
 from tasks.stages.extract.captures import url_refusal
-from tasks.stages.extract.page_metadata import absolute
+from tasks.stages.extract.page_metadata import absolute_url
 
 
 def expected(whatwg):
@@ -253,5 +253,5 @@ def test_an_address_as_long_as_its_limit_is_taken_and_one_character_more_is_not(
     assert canonical(fits[MAX_CRAWLED_URL] + "x") is None
     assert url_refusal(fits[MAX_CAPTURED_URL]) == ""
     assert url_refusal(fits[MAX_CAPTURED_URL] + "x") == "url_invalid"
-    assert absolute(fits[MAX_CANONICAL_URL], "", start) == fits[MAX_CANONICAL_URL]
-    assert absolute(fits[MAX_CANONICAL_URL] + "x", "", start) == ""
+    assert absolute_url(fits[MAX_CANONICAL_URL], "", start) == fits[MAX_CANONICAL_URL]
+    assert absolute_url(fits[MAX_CANONICAL_URL] + "x", "", start) == ""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import brotli
 
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 
 ELEMENTS = (
     *("a", "abbr", "address", "applet", "area", "article", "aside", "audio", "b", "base", "basefont", "bgsound", "big"),
@@ -221,7 +221,7 @@ def mutated(page: bytes, chance: random.Random, others: Sequence[bytes] = ()) ->
     return bytes(body)
 
 
-def answer(body: bytes, chance: random.Random) -> Answer:
+def answer(body: bytes, chance: random.Random) -> Response:
     """The answer of a server that sends a body under headers of all kinds, right ones and wrong ones."""
     coding, mime, label = chance.choice(CODINGS), chance.choice(TYPES), chance.choice(LABELS)
     if chance.random() < 0.9:
@@ -230,4 +230,4 @@ def answer(body: bytes, chance: random.Random) -> Answer:
     headers = [("Content-Type", f"{mime}; charset={label}" if label else mime)] if mime or label else []
     headers += [("Content-Encoding", coding)] if coding else []
     headers += [("X-Robots-Tag", chance.choice(ROBOTS))]
-    return Answer(200, "OK", tuple(headers), body, "length" if chance.random() < 0.1 else "", "", b"", 0.0)
+    return Response(200, "OK", tuple(headers), body, "length" if chance.random() < 0.1 else "", "", b"", 0.0)

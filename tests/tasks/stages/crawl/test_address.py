@@ -7,7 +7,7 @@ from aiohttp.abc import AbstractResolver
 
 from tasks.formats.web.canonical_url import canonical
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_public, refusal, within
+from tasks.stages.crawl.http.address import Grants, RefusedAddressError, is_public, is_within, refusal
 from tasks.stages.crawl.http.client import Client, FetchError
 from tasks.stages.crawl.http.dns import GuardedResolver
 
@@ -250,8 +250,8 @@ def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port
 def test_clouds_own_addresses_are_in_no_grant():
     grants = Grants({"meta.corp": ["100.64.0.0/10", "fd00::/8"]})
     for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254"):
-        assert not within(address, grants.of("meta.corp", 80))
-    assert within("100.100.100.201", grants.of("meta.corp", 80))
+        assert not is_within(address, grants.of("meta.corp", 80))
+    assert is_within("100.100.100.201", grants.of("meta.corp", 80))
 
 
 def test_what_is_granted_to_one_host_is_not_granted_on_behalf_of_another():

@@ -12,15 +12,15 @@ from aiohttp import web
 
 from tasks.formats.web.content_encoding import decode
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tasks.stages.crawl.http.client import Response, Client, FetchError
 from tests.tasks.stages.crawl.site import Site
 
 
-def get(url, limit=1 << 20, keep_cut=False, **settings):
+def get(url, limit=1 << 20, keep_partial=False, **settings):
     async def run():
         config = CrawlConfig(**{"allow_loopback": True, "timeout_s": 3.0, "max_body_bytes": limit, **settings})
         async with Client(config) as client:
-            return await client.get(url, limit=limit, keep_cut=keep_cut)
+            return await client.get(url, limit=limit, keep_partial=keep_partial)
 
     return asyncio.run(run())
 
@@ -92,13 +92,13 @@ def test_an_endless_body_is_cut_at_the_limit():
 def test_a_body_that_breaks_off_is_kept_for_those_alone_who_want_it():
     reply = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhello"
     with raw_server(reply) as url:
-        answer = get(url, keep_cut=True)
+        answer = get(url, keep_partial=True)
     assert (answer.status, answer.body, answer.truncated) == (200, b"hello", "disconnect")
     with raw_server(reply) as url, pytest.raises(FetchError, match="protocol: the connection ends within the body"):
         get(url)
     broken = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nno chunk\n"
     with raw_server(broken) as url, pytest.raises(FetchError, match="no size of a chunk"):
-        get(url, keep_cut=True)
+        get(url, keep_partial=True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_body_that_breaks_off_is_kept_for_those_alone_who_want_it():
     ],
 )
 def test_a_refresh_leads_where_browsers_go(value, target):
-    assert Answer(200, "OK", (("Refresh", value),), b"", "", "", b"", 0.0).refresh == target
+    assert Response(200, "OK", (("Refresh", value),), b"", "", "", b"", 0.0).refresh == target
 
 
 def test_a_slow_drip_ends_at_the_total_timeout():

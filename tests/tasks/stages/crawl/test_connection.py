@@ -16,7 +16,7 @@ import uvloop
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.connection import ROOM, SMALL, Files, LookUpError, Room, dialled
+from tasks.stages.crawl.http.connection import BODY_MEMORY, FREE_BODY, SocketBudget, LookUpError, BodyMemory, connect_any
 from tests.tasks.stages.crawl.hostile.web import Authority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
@@ -106,7 +106,7 @@ def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
 
 
 def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch):
-    monkeypatch.setattr(connection, "KEPT", 2)
+    monkeypatch.setattr(connection, "MAX_IDLE", 2)
 
     async def run(urls):
         async with Client(CrawlConfig(allow_loopback=True)) as client:
@@ -124,7 +124,7 @@ def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch)
 
 
 def test_idle_connections_are_closed_after_a_while(monkeypatch):
-    monkeypatch.setattr(connection, "_KEPT_S", 0.1)
+    monkeypatch.setattr(connection, "_IDLE_S", 0.1)
     monkeypatch.setattr(connection, "_SWEEP_S", 0.05)
     with server(answering) as (url, opened):
         assert bodies(url, 2, pause_s=0.4) == [b"00001", b"00002"]
@@ -136,7 +136,7 @@ def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open(
     most_open = []
 
     async def run(port):
-        files = Files(visits=5, sockets=6, beside=1)
+        files = SocketBudget(visits=5, sockets=6, beside=1)
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0), files=files) as client:
             for begin in range(0, 20, 5):
                 urls = [f"http://h{number}.localhost:{port}/" for number in range(begin, begin + 5)]
@@ -155,7 +155,7 @@ def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open(
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
 def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
     async def run(port):
-        link = await dialled(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port, asyncio.Semaphore(2))
+        link = await connect_any(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port, asyncio.Semaphore(2))
         with closing(link):
             return link.getpeername()[0]
 
@@ -184,9 +184,9 @@ def test_no_address_that_takes_a_connection_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        asyncio.run(dialled(["127.0.0.2", "127.0.0.1"], port, asyncio.Semaphore(2)))
+        asyncio.run(connect_any(["127.0.0.2", "127.0.0.1"], port, asyncio.Semaphore(2)))
     with pytest.raises(LookUpError):
-        asyncio.run(dialled([], port, asyncio.Semaphore(2)))
+        asyncio.run(connect_any([], port, asyncio.Semaphore(2)))
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -215,7 +215,7 @@ def large(link, number):
 
 
 def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
-    monkeypatch.setattr(connection, "ROOM", 4_000_000)
+    monkeypatch.setattr(connection, "BODY_MEMORY", 4_000_000)
 
     async def run(url):
         had, over = asyncio.Event(), asyncio.Event()
@@ -248,7 +248,7 @@ def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
 def test_a_large_answer_is_cut_where_it_is_worth_no_more():
     async def run(url):
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
-            return await client.get(url, limit=1000, wanted=lambda status, headers: 2_000_000)
+            return await client.get(url, limit=1000, body_limit=lambda status, headers: 2_000_000)
 
     with server(large) as (url, _):
         answer = uvloop.run(run(url))
@@ -264,7 +264,7 @@ def test_a_large_answer_that_breaks_off_gives_its_place_back():
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
             for _ in range(6):
                 with pytest.raises(FetchError, match="protocol"):
-                    await client.get(url, limit=1000, wanted=lambda status, headers: 9_000_000)
+                    await client.get(url, limit=1000, body_limit=lambda status, headers: 9_000_000)
 
     with server(broken) as (url, _):
         uvloop.run(asyncio.wait_for(run(url), 20))
@@ -283,19 +283,19 @@ class Wire:
         assert self.read
         self.read = False
 
-    def read_on(self):
+    def resume(self):
         assert not self.read
         self.read = True
 
 
 def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
     async def scenario():
-        room, count = Room(), ROOM // (LARGE - SMALL)
+        room, count = BodyMemory(), BODY_MEMORY // (LARGE - FREE_BODY)
         ends = [asyncio.Event() for _ in range(count + 3)]
         visits = [asyncio.create_task(end.wait()) for end in ends]
         wires = [Wire() for _ in visits]
         for visit, wire in zip(visits, wires, strict=True):
-            room.take(visit, wire, SMALL)
+            room.take(visit, wire, FREE_BODY)
             for size in range(1 << 20, LARGE + 1, 1 << 20):
                 if wire.read:
                     room.take(visit, wire, size)
@@ -313,11 +313,11 @@ def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
 
 def test_small_bodies_need_no_room():
     async def scenario():
-        room = Room()
+        room = BodyMemory()
         visits = [asyncio.create_task(asyncio.sleep(0)) for _ in range(2000)]
         wires = [Wire() for _ in visits]
         for visit, wire in zip(visits, wires, strict=True):
-            room.take(visit, wire, SMALL)
+            room.take(visit, wire, FREE_BODY)
         assert all(wire.read for wire in wires)
         await asyncio.gather(*visits)
 

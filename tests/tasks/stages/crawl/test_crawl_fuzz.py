@@ -11,7 +11,7 @@ from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import authority, host_and_port, is_trap, key
 from tasks.stages.crawl.hosts.politeness import retry_after
 from tasks.stages.crawl.http.address import refusal
-from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.sitemap import read_feed, read_sitemap
 
 PIECES = [
@@ -155,7 +155,7 @@ TAGS += [
     st.sampled_from(["", "utf-8", "utf-16", "idna", "zlib", "x"]),
 )
 def test_every_page_is_read(html, charset):
-    page = read_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
+    page = parse_page(html.encode("latin-1", "replace"), "http://h/", "sluice", Directives(), charset)
     assert all(canonical(link.url) == link.url for link in page.links)
     assert all(canonical(one) == one for one in (*page.feeds, *filter(None, [page.canonical])))
 

@@ -7,7 +7,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import REPORTED, as_written, defused, flattened, read_page
+from tasks.stages.crawl.page.links import REPORTED, restore_names, defuse, flatten, parse_page
 
 FORMATTING = ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
 
@@ -57,7 +57,7 @@ def elements(html: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_page_has_more_elements_or_attributes_than_its_source(name: str) -> None:
     html = BOMBS[name].encode()
-    count, held = elements(defused(html).source)
+    count, held = elements(defuse(html).source)
     assert count <= html.count(b"<") + 3
     assert held <= len(html) / 2
 
@@ -86,8 +86,8 @@ def depth(html: bytes) -> int:
 )
 def test_a_flattened_page_is_flat(piece: str) -> None:
     assert depth((piece * 3000).encode()) > 500
-    assert depth(flattened((piece * 3000).encode())) < 8
-    assert depth(defused((piece * 3000).encode()).source) < 8
+    assert depth(flatten((piece * 3000).encode())) < 8
+    assert depth(defuse((piece * 3000).encode()).source) < 8
 
 
 PAGE = b"""<!doctype html><html lang=de><head><title>A <b>bold</b> page</title><base href="/b/">
@@ -99,7 +99,7 @@ href=6>x</table><a rel=nofollow href=no><a/href=7><aside href=no></aside><code/>
 
 
 def said(html: bytes) -> tuple[object, ...]:
-    page = read_page(html, "http://h/a", "sluice", Directives(), "utf-8")
+    page = parse_page(html, "http://h/a", "sluice", Directives(), "utf-8")
     paths = [link.url.removeprefix("http://h/b/") for link in page.links]
     return paths, page.noarchive, page.canonical, page.title, page.text_chars
 
@@ -126,9 +126,9 @@ def test_real_pages_keep_every_link_in_its_place(shared_data) -> None:  # type: 
     for page in pages:
         wanted = hrefs(page, "a[href], area[href]")
         # Where a parser opens a link again, it stands once more; and what it moves out of a table stands elsewhere.
-        assert sorted(hrefs(defused(page).source, selector)) == sorted(wanted)
+        assert sorted(hrefs(defuse(page).source, selector)) == sorted(wanted)
         # Templates hold links, too, that a parser keeps apart.
-        assert set(hrefs(flattened(page), selector)) >= set(wanted)
+        assert set(hrefs(flatten(page), selector)) >= set(wanted)
 
 
 def test_only_names_of_formatting_elements_change_and_by_one_letter() -> None:
@@ -139,25 +139,25 @@ def test_only_names_of_formatting_elements_change_and_by_one_letter() -> None:
         name = chance.choice([*FORMATTING, *others])
         written = "".join(chance.choice([letter, letter.upper()]) for letter in name)
         tag = f"x<{chance.choice(['', '/'])}{written}{chance.choice(BLANKS)}a="
-        changed = defused(tag.encode()).source.decode()
+        changed = defuse(tag.encode()).source.decode()
         different = [place for place, pair in enumerate(zip(tag, changed, strict=True)) if pair[0] != pair[1]]
         assert different == ([tag.index(written)] if name in FORMATTING else [])
-        assert as_written(changed) == tag
+        assert restore_names(changed) == tag
 
 
 def test_an_address_that_holds_tags_is_asked_for_as_it_was_written() -> None:
-    page = read_page(b"<a href='/find?q=<b>&r=<code>'>x</a>", "http://h/", "sluice", Directives())
+    page = parse_page(b"<a href='/find?q=<b>&r=<code>'>x</a>", "http://h/", "sluice", Directives())
     assert [link.url for link in page.links] == ["http://h/find?q=%3Cb%3E&r=%3Ccode%3E"]
 
 
 @pytest.mark.parametrize("html", [b"", b"<", b"</", b"<a", b"</a", b"a<b", b"<" * 5000, b"</" * 5000, b"<b" * 5000])
 def test_a_page_may_end_anywhere(html: bytes) -> None:
-    assert len(defused(html).source) <= 2 * len(html)
-    assert flattened(html).count(b"<b") == 0
+    assert len(defuse(html).source) <= 2 * len(html)
+    assert flatten(html).count(b"<b") == 0
 
 
 def test_what_a_page_holds_is_told_and_little_else() -> None:
     for name in REPORTED:
         for tag in (f"<{name}>", f"<{name.upper()}\n", f"</{name}>"):
-            assert name in defused(f"x{tag}    ".encode()).holds
-    assert defused(b"<abbr><pre><li><b><section><header><template><figure><input>").holds == frozenset()
+            assert name in defuse(f"x{tag}    ".encode()).holds
+    assert defuse(b"<abbr><pre><li><b><section><header><template><figure><input>").holds == frozenset()

@@ -9,14 +9,14 @@ import pytest
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import link
 from tasks.formats.web.robots_tag import Directives, directives
-from tasks.stages.crawl.page.links import ParsedPage, read_page
+from tasks.stages.crawl.page.links import ParsedPage, parse_page
 from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 NONE = Directives()
 
 
 def links(html, url="http://h/dir/page", said=NONE, charset=""):
-    return tuple(found.url for found in read_page(html, url, "sluice", said, charset).links)
+    return tuple(found.url for found in parse_page(html, url, "sluice", said, charset).links)
 
 
 def test_links_are_canonical_unique_and_in_page_order():
@@ -67,7 +67,7 @@ def test_queries_are_written_in_the_encoding_of_the_page():
     body = """<base href="/д/?q=д"><meta http-equiv=refresh content="0; ?п"><link rel=canonical href="?q=д">
     <a href="/поиск?слово=дом&amp;x=%E4#якорь">x</a><a href="?ж=漢">x</a><a href="http://h/a?b">x</a>"""
     head = "<meta charset=windows-1251>"
-    page = read_page((head + body).encode("cp1251", "xmlcharrefreplace"), "http://h/", "sluice", NONE)
+    page = parse_page((head + body).encode("cp1251", "xmlcharrefreplace"), "http://h/", "sluice", NONE)
     assert [one.url for one in page.links] == [
         "http://h/%D0%B4/?%EF",
         "http://h/%D0%BF%D0%BE%D0%B8%D1%81%D0%BA?%F1%EB%EE%E2%EE=%E4%EE%EC&x=%E4",
@@ -133,7 +133,7 @@ def test_nofollow_is_respected_on_links_pages_and_headers():
     ],
 )
 def test_a_page_says_whether_it_may_be_kept(html, noindex):
-    assert read_page(html, "http://h/", "sluice", NONE).noindex is noindex
+    assert parse_page(html, "http://h/", "sluice", NONE).noindex is noindex
 
 
 def test_header_directives_for_another_bot_do_not_count():
@@ -160,7 +160,7 @@ def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
 def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
     html = b'<title>T</title><meta name=robots content="noindex, noai"><link rel=canonical href=/c><body>'
     html += b"<div>" * 40_000 + b"text"
-    page = read_page(html, "http://h/", "sluice", NONE)
+    page = parse_page(html, "http://h/", "sluice", NONE)
     assert (page.noindex, page.noai, page.canonical, page.title, page.text_chars) == (True, True, "http://h/c", "T", 4)
     assert links(b"<meta name=robots content=nofollow><body>" + b"<div>" * 40_000 + b"<a href=z>z</a>") == ()
 
@@ -179,7 +179,7 @@ def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
     ],
 )
 def test_a_page_names_its_own_address_in_its_head_and_only_one(html, want):
-    assert read_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
+    assert parse_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
 
 
 def test_feeds_are_found_in_the_head():
@@ -187,8 +187,8 @@ def test_feeds_are_found_in_the_head():
     html = f"""<head><link rel="alternate" {rss} href="feed"><link rel="alternate" hreflang=de href=/de>
     <link rel="ALTERNATE home" type="application/Atom+xml" href="//h/atom"><link rel=alternate {rss} href=feed></head>
     <body><link rel=alternate {rss} href=/no>""".encode()
-    assert read_page(html, "http://h/dir/page", "sluice", NONE).feeds == ("http://h/dir/feed", "http://h/atom")
-    assert read_page(html, "http://h/", "sluice", Directives(nofollow=True)).feeds == ()
+    assert parse_page(html, "http://h/dir/page", "sluice", NONE).feeds == ("http://h/dir/feed", "http://h/atom")
+    assert parse_page(html, "http://h/", "sluice", Directives(nofollow=True)).feeds == ()
 
 
 @pytest.mark.parametrize(
@@ -202,15 +202,15 @@ def test_feeds_are_found_in_the_head():
     ],
 )
 def test_visible_text_is_counted_up_to_what_is_enough(html, chars):
-    assert read_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
+    assert parse_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
 
 
 def test_a_title_is_one_line_of_at_most_200_characters():
     html = b"<title>\n Not \n found " + b"x" * 500 + b"</title><body><svg><title>drawing</title></svg>"
-    title = read_page(html, "http://h/", "sluice", NONE).title
+    title = parse_page(html, "http://h/", "sluice", NONE).title
     assert title.startswith("Not found xxx")
     assert len(title) == 200
-    assert read_page(b"<p><svg><title>drawing</title></svg>", "http://h/", "sluice", NONE).title == ""
+    assert parse_page(b"<p><svg><title>drawing</title></svg>", "http://h/", "sluice", NONE).title == ""
 
 
 @pytest.mark.parametrize("base", ["http://h/dir/page?q=1", "http://h/", "https://h:8/a;b/c/", "http://h/d/e/f"])
@@ -286,7 +286,7 @@ def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
 
 def test_a_page_with_few_tags_is_read_whole_however_deep_they_are():
     html = b"<div>" * 2000 + b"<p>" + b"x" * 2000 + b"<meta name=robots content=noindex><a href=z>z</a>"
-    page = read_page(html, "http://h/dir/page", "sluice", NONE)
+    page = parse_page(html, "http://h/dir/page", "sluice", NONE)
     assert (page.links, page.noindex, page.text_chars) == ((link("http://h/dir/z"),), True, 1024)
 
 
@@ -351,7 +351,7 @@ LINKS = {
 
 
 def read(html: bytes) -> ParsedPage:
-    return read_page(html, ROOT + "d/e/page.html", "sluice", Directives())
+    return parse_page(html, ROOT + "d/e/page.html", "sluice", Directives())
 
 
 @pytest.mark.parametrize("name", LINKS)

@@ -95,23 +95,23 @@ def limits(monkeypatch):
 
 def test_the_soft_limit_is_raised_as_far_as_it_is_needed(limits):
     now = limits(1024, 1 << 20)
-    found = connection.files_for(1088)
+    found = connection.socket_budget(1088)
     assert found.visits == 1088
-    assert found.sockets == 1088 + connection.KEPT
+    assert found.sockets == 1088 + connection.MAX_IDLE
     assert now == [found.sockets + found.beside + 256, 1 << 20]
     now = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert connection.files_for(1088) == found
+    assert connection.socket_budget(1088) == found
     assert now == [resource.RLIM_INFINITY] * 2
 
 
 def test_all_sockets_of_a_crawl_and_its_other_files_are_within_the_limit(limits):
     now = limits(256, 1024)
-    found = connection.files_for(2024)
+    found = connection.socket_budget(2024)
     assert now == [1024, 1024]
     assert found.visits == found.sockets == 1024 - 256 - found.beside
     limits(256, 300)
     with pytest.raises(InputError, match=r"may have 300 files open, and a fetch needs 384\. Raise the hard limit"):
-        connection.files_for(2024)
+        connection.socket_budget(2024)
 
 
 if __name__ == "__main__":

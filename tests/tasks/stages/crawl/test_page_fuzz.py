@@ -15,7 +15,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.traps import Traps
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tests.tasks.stages.crawl.page_cases import answer, drawn, memory, mutated
@@ -27,7 +27,7 @@ REASONS = {"", "noindex", "ai_optout", "soft_404", "mime"}
 _GIVEN_UP = re.compile(r"it takes (?:more than [\d.]+ s|too much memory)$")
 
 
-async def read_all(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+async def read_all(answers: Iterable[Response], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
     """Reads bodies as a fetch does; returns how many were read, and the most memory that a child took, in MB."""
     config = CrawlConfig(exclude_pattern=r"/excluded[^?]*\?")
     parser, traps = PageParser(config.user_agent), Traps(config)
@@ -55,7 +55,7 @@ async def read_all(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) 
     return number, child
 
 
-def run(answers: Iterable[Answer], caplog: pytest.LogCaptureFixture) -> int:
+def run(answers: Iterable[Response], caplog: pytest.LogCaptureFixture) -> int:
     caplog.set_level(logging.WARNING)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = memory("VmRSS")
@@ -91,7 +91,7 @@ def test_a_hundred_thousand_real_pages_with_damage_are_read(
     # What is longer than 128 KiB is read in a child: of every page whole a few times, and else a part.
     parts = [page[at : at + (60 << 10)] for page in pages for at in range(0, len(page), 60 << 10)]
 
-    def cases() -> Iterable[Answer]:
+    def cases() -> Iterable[Response]:
         for number in range(25_000):
             chosen = pages if number % 50 == 0 else parts
             yield answer(mutated(chance.choice(chosen), chance, parts), chance)

@@ -13,7 +13,7 @@ import pytest
 from tasks.core.child_process import LENGTH
 from tasks.formats.web.robots_tag import Directives
 from tasks.stages.crawl.page import parser as module
-from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.parser import INLINE_BYTES, PageParser
 
 pytestmark = pytest.mark.real_time
@@ -66,7 +66,7 @@ def read_by_a_stopped_child(monkeypatch, still_s, cpu_time):
             await parser.read(LARGE, "http://h/", Directives())  # the child is up
             with monkeypatch.context() as patch:
                 patch.setattr(module, "_ask", stopping)
-                patch.setattr(module, "_STILL_S", still_s)
+                patch.setattr(module, "_STALL_S", still_s)
                 patch.setattr(module, "_cpu_time", cpu_time)
                 first = await parser.read(LARGE, "http://h/", Directives())
             return first, await parser.read(LARGE, "http://h/", Directives())
@@ -172,7 +172,7 @@ def test_whatever_raises_on_a_page_is_said_and_the_next_one_is_read(monkeypatch)
     def fails(html, *rest):
         if html == SMALL:
             raise KeyError("href")
-        return read_page(html, *rest)
+        return parse_page(html, *rest)
 
     monkeypatch.setattr(module, "read_page", fails)
     (first, second), _ = read(SMALL, b"<a href=/b>b</a>")

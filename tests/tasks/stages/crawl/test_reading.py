@@ -12,9 +12,9 @@ import pytest
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.scope import Scope
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.page import reading
-from tasks.stages.crawl.page.links import read_page
+from tasks.stages.crawl.page.links import parse_page
 from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import ENOUGH_TEXT, PageComparison, Reader, ReadResult, mime_of, needs_browser
 from tasks.stages.crawl.storage.fetchlog import FEED, PAGE, SITEMAP
@@ -23,11 +23,11 @@ URL = "http://h.example/dir/page"
 FORBIDS = b"<meta name=robots content='nofollow noindex'>"
 
 
-def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> Answer:
-    return Answer(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
+def answer(body: bytes, *headers: tuple[str, str], mime: str = "text/html") -> Response:
+    return Response(200, "OK", (("Content-Type", mime), *headers), body, "", "", b"", 0.0)
 
 
-def read(one: Answer, note=lambda *_: PageComparison(), *, reserved: bool = False, **settings) -> ReadResult:
+def read(one: Response, note=lambda *_: PageComparison(), *, reserved: bool = False, **settings) -> ReadResult:
     async def run() -> ReadResult:
         config = CrawlConfig(**settings)
         parser = PageParser(config.user_agent, 1.0)
@@ -41,7 +41,7 @@ def read(one: Answer, note=lambda *_: PageComparison(), *, reserved: bool = Fals
     return asyncio.run(run())
 
 
-def links(one: Answer, **settings) -> list[str]:
+def links(one: Response, **settings) -> list[str]:
     return [found.url.removeprefix("http://h.example") for found in read(one, **settings).outlinks]
 
 
@@ -117,7 +117,7 @@ DEEP = [b"<div>" * 5000, b"<p><b a=1><i>" * 2000, b"<title>t</title>" + b" " * (
 @pytest.mark.parametrize("before", DEEP, ids=["body", "formatting", "a head of 70 kB"])
 @pytest.mark.parametrize("separator", [", ", " ", ";"])
 def test_robots_directives_count_on_every_page(before: bytes, separator: str) -> None:
-    def page(name: str, *words: str) -> Answer:
+    def page(name: str, *words: str) -> Response:
         meta = f"<meta name={name} content='{separator.join(words)}'>".encode()
         return answer(before + meta + b"<a href=/x>x</a>")
 
@@ -185,5 +185,5 @@ def test_real_articles_need_no_browser(shared_data):
     assert len(files) > 50
     for file in files:
         html = gzip.decompress(file.read_bytes())
-        page = read_page(html, "https://site.example/", "sluice", Directives())
+        page = parse_page(html, "https://site.example/", "sluice", Directives())
         assert not needs_browser(html, page.text_chars), file.name

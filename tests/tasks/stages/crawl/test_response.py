@@ -13,7 +13,7 @@ from tasks.stages.crawl.http.response import (
     MAX_HEAD,
     DisconnectError,
     ProtocolError,
-    Response,
+    ResponseParser,
     content_type,
     parse_head,
 )
@@ -126,7 +126,7 @@ DOUBTFUL = {
 
 
 def read(data, step=0, **options):
-    response = Response(LIMIT, **options)
+    response = ResponseParser(LIMIT, **options)
     for start in range(0, len(data), step or len(data) or 1):
         response.feed(data[start : start + (step or len(data))])
         if response.done:
@@ -174,9 +174,9 @@ def test_curl_reads_and_refuses_the_same(tmp_path):
         url = f"http://127.0.0.1:{server.server_address[1]}"
 
         def ask(*numbers):
-            wanted = "".join(f'url = "{url}/{number}"\noutput = "{tmp_path}/{number}"\n' for number in numbers)
+            body_limit = "".join(f'url = "{url}/{number}"\noutput = "{tmp_path}/{number}"\n' for number in numbers)
             settings = 'silent\nmax-time = 20\nno-keepalive\nwrite-out = "%{exitcode} "\n'
-            done = subprocess.run([curl, "-q", "-K", "-"], input=settings + wanted, capture_output=True, text=True)
+            done = subprocess.run([curl, "-q", "-K", "-"], input=settings + body_limit, capture_output=True, text=True)
             return [code == "0" for code in done.stdout.split()]
 
         # Some of the last make curl go on to no other.
@@ -218,7 +218,7 @@ def test_a_connection_goes_on_only_behind_a_whole_response(data, reusable):
 @pytest.mark.parametrize("step", [0, 1, 7])
 @pytest.mark.parametrize("data", [OK + b"Content-Length: 9\r\n\r\nhello", CHUNKED + b"9\r\nhello"])
 def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
-    response = Response(LIMIT)
+    response = ResponseParser(LIMIT)
     feed_all(response, [data[at : at + (step or len(data))] for at in range(0, len(data), step or len(data))])
     with pytest.raises(DisconnectError):
         response.end()
@@ -229,7 +229,7 @@ def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200 OK\r\nX", OK + b"Content-Length: 9\r\n\r\n", OK + FIVE])
 def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(data):
-    response = Response(LIMIT)
+    response = ResponseParser(LIMIT)
     response.feed(data)
     assert not response.cut()
     assert response.truncated == ""
@@ -269,10 +269,10 @@ def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for(
         asked.append((status, dict(headers)["Content-Type"]))
         return False
 
-    response = Response(LIMIT, unwanted)
+    response = ResponseParser(LIMIT, unwanted)
     response.feed(OK + b"Content-Length: 50000\r\n\r\n")
     assert (response.done, response.body, response.reusable) == (True, b"", False)
-    short = read(OK + FIVE, wanted=unwanted)
+    short = read(OK + FIVE, body_limit=unwanted)
     assert (short.done, short.body, short.reusable) == (True, b"", True)
     assert asked == [(200, "text/html")] * 2
 
@@ -283,7 +283,7 @@ def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for(
     ids=["fields", "CR", "folds", "a", "lone CR", "blanks"],
 )
 def test_a_head_without_end_is_refused_in_time_that_grows_with_its_length(piece):
-    response, begin = Response(LIMIT), time.process_time()
+    response, begin = ResponseParser(LIMIT), time.process_time()
     response.feed(OK + b"X: a")
     with pytest.raises(ProtocolError):
         feed_all(response, [piece] * (MAX_HEAD // len(piece) + 1))
@@ -291,7 +291,7 @@ def test_a_head_without_end_is_refused_in_time_that_grows_with_its_length(piece)
 
 
 def test_chunks_of_one_byte_are_refused_when_they_are_most_of_what_comes():
-    response = Response(LIMIT)
+    response = ResponseParser(LIMIT)
     feed_all(response, [CHUNKED, *[b"1\r\nx\r\n" * 1000] * 20])
     with pytest.raises(ProtocolError, match="chunked coding"):
         feed_all(response, [b"1\r\nx\r\n" * 1000] * 200)

@@ -21,7 +21,7 @@ from tasks.core.store import Store
 from tasks.formats.warc import archive
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.resume import logged_outcomes
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import GONE, SUCCESS, Outcome
@@ -83,7 +83,7 @@ class Attempt:
     def capture(self, *numbers, size=100):
         for number in numbers:
             url = f"http://127.0.0.1/{number}"
-            answer = Answer(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), "", "", b"GET /", 0.01)
+            answer = Response(200, "OK", (("Content-Type", "text/html"),), os.urandom(size), "", "", b"GET /", 0.01)
             outcome = Outcome(key(url), url, "127.0.0.1", 0, SUCCESS, requested=True, fetched_at=datetime.now(UTC))
             self.segment.note(self.segment.capture(Candidate(url, 0), answer, outcome))
 

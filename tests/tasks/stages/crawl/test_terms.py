@@ -11,8 +11,8 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.formats.web.robots import Reservations, Robots
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.page.links import ParsedPage, read_page
-from tasks.stages.crawl.page.terms import also, header_terms, kept, opted_out
+from tasks.stages.crawl.page.links import ParsedPage, parse_page
+from tasks.stages.crawl.page.terms import merge_terms, header_terms, terms_json, opted_out
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.site import Site
 
@@ -91,7 +91,7 @@ def test_a_page_states_terms_in_its_head():
         b'<meta name="tdm-reservation" content="1"><meta name="robots" content="noai, nofollow"></head>'
         b'<body><link rel="license" href="/comment.xml">'
     )
-    page = read_page(html, "http://h/a/b", "sluice", Directives())
+    page = parse_page(html, "http://h/a/b", "sluice", Directives())
     assert sorted(page.terms) == [
         ("license", "http://h/l.xml"),
         ("robots", "noai, nofollow"),
@@ -101,12 +101,12 @@ def test_a_page_states_terms_in_its_head():
 
 
 def test_what_is_kept_is_bounded_and_plain():
-    assert kept() == kept(header=[], page=[("license", " ")]) == ""
-    assert kept(header=[("a", "x\r\ny: \x00z")]) == '{"header.a": "x y:  z"}'
-    many = json.loads(kept(header=[(f"n{n}", "v" * 5000) for n in range(100)]))
+    assert terms_json() == terms_json(header=[], page=[("license", " ")]) == ""
+    assert terms_json(header=[("a", "x\r\ny: \x00z")]) == '{"header.a": "x y:  z"}'
+    many = json.loads(terms_json(header=[(f"n{n}", "v" * 5000) for n in range(100)]))
     assert (len(many), {len(value) for value in many.values()}) == (20, {1000})
     assert (
-        also(kept(robots=[("license", "l")]), page=[("license", "p")]) == '{"page.license": "p", "robots.license": "l"}'
+        merge_terms(terms_json(robots=[("license", "l")]), page=[("license", "p")]) == '{"page.license": "p", "robots.license": "l"}'
     )
 
 
@@ -186,7 +186,7 @@ ALL = ("robots", "header", "meta", "tdm")
 
 def decided(policy=ALL, headers=(), html="", reserved=False):
     said = directives([value for name, value in headers if name == "X-Robots-Tag"], "sluice")
-    page = read_page(html.encode(), "http://h/", "sluice", said) if html else ParsedPage()
+    page = parse_page(html.encode(), "http://h/", "sluice", said) if html else ParsedPage()
     return opted_out(policy, headers, said, page, reserved=reserved)
 
 

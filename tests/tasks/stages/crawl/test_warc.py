@@ -15,7 +15,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tasks.formats.warc.archive import capture_at, captures, index_entry
 from tasks.formats.warc.record import payload_digest
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter, suffix, surt
 
@@ -29,7 +29,7 @@ def answer(body=b"<p>hello</p>", status=200, headers=(("Content-Type", "text/htm
         "request": b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
         "seconds": 0.5,
     }
-    return Answer(status=status, reason=reason, headers=tuple(headers), body=body, **{**fields, **more})
+    return Response(status=status, reason=reason, headers=tuple(headers), body=body, **{**fields, **more})
 
 
 def open_writer(compression="gzip"):

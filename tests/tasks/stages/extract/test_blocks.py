@@ -20,7 +20,15 @@ from benchmarks.train_blocks import TARGET, Example, examples, folds, weights_of
 from tasks.stages.extract import blocks as trees_module
 from tasks.stages.extract import page_blocks
 from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, features
-from tasks.stages.extract.blocks import MAX_DEPTH, SCALE, blocks_text, candidates, joined, judges, parsed
+from tasks.stages.extract.blocks import (
+    MAX_DEPTH,
+    SCALE,
+    blocks_text,
+    candidates,
+    default_classifier,
+    join_blocks,
+    parse_trees,
+)
 from tasks.stages.extract.config import ExtractConfig
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
@@ -68,9 +76,9 @@ def test_an_element_is_not_needed_to_begin_a_block() -> None:
 def test_cells_lines_and_paragraphs_are_kept_apart_and_what_is_dropped_between_leaves_the_wider_gap() -> None:
     page = blocks_of("<p>a</p><table><tr><td>b<td>c<tr><td>d</table><ul><li>e<li>f</ul><p>g</p>")
     everything = np.ones(len(page), np.bool_)
-    assert joined(page, everything) == "a\n\nb\tc\nd\n\ne\nf\n\ng"
+    assert join_blocks(page, everything) == "a\n\nb\tc\nd\n\ne\nf\n\ng"
     everything[[2, 3]] = False
-    assert joined(page, everything) == "a\n\nb\n\ne\nf\n\ng"
+    assert join_blocks(page, everything) == "a\n\nb\n\ne\nf\n\ng"
 
 
 def test_what_no_reader_sees_and_menus_footers_and_controls_are_no_blocks() -> None:
@@ -158,15 +166,15 @@ def test_odds_are_those_of_one_block_after_the_other(monkeypatch: pytest.MonkeyP
             above = [block[COLUMNS.index(name)] > at for name, at in zip(tree["columns"], limits, strict=True)]
             odds += tree["leaves"][int("".join(map(str, map(int, above))), 2)]
         expected.append(odds / SCALE)
-    assert judges().first.odds(rows).tolist() == expected
+    assert default_classifier().first.odds(rows).tolist() == expected
     monkeypatch.setattr(trees_module, "_AT_ONCE", 3)
-    assert judges().first.odds(rows).tolist() == expected
+    assert default_classifier().first.odds(rows).tolist() == expected
 
 
 def test_all_that_is_summed_up_is_whole_and_the_number_of_a_leaf_is_a_byte() -> None:
     held = json.loads(TARGET.read_text())
     assert all(isinstance(leaf, int) for of in held.values() for tree in of["trees"] for leaf in tree["leaves"])
-    assert max(judges().first.columns.shape[0], judges().second.columns.shape[0]) <= MAX_DEPTH
+    assert max(default_classifier().first.columns.shape[0], default_classifier().second.columns.shape[0]) <= MAX_DEPTH
 
 
 def test_trees_grown_by_catboost_give_the_same_odds_here() -> None:
@@ -179,7 +187,7 @@ def test_trees_grown_by_catboost_give_the_same_odds_here() -> None:
         ],
     }
     names = ("words", "length")
-    found = parsed(weights_of(model, names), names).odds(np.array([[0, 3, 0, 3], [0, 0, 1, 1]], np.float32))
+    found = parse_trees(weights_of(model, names), names).odds(np.array([[0, 3, 0, 3], [0, 0, 1, 1]], np.float32))
     assert found.tolist() == [1.5, 2.5, 13.5, 14.5]
 
 

@@ -14,7 +14,7 @@ import brotli
 import pytest
 
 from tasks.formats.warc.record import payload_digest
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 from tasks.stages.extract.captures import read_warc
 from tasks.stages.extract.config import ExtractConfig
@@ -264,7 +264,7 @@ def test_what_the_crawl_writes_is_what_extraction_reads(html: Make, compression:
     writer = WarcWriter(file, "a" + suffix(compression), "sluice/0.1", "sluice/0.1", compression)
     sent = (("Content-Type", "text/html"), ("Content-Encoding", "gzip"))
     body = gzip.compress(html())
-    answer = Answer(200, "OK", sent, body, "", "192.0.2.1", b"GET / HTTP/1.1\r\n\r\n", 0.1)
+    answer = Response(200, "OK", sent, body, "", "192.0.2.1", b"GET / HTTP/1.1\r\n\r\n", 0.1)
     places = [writer.capture("http://a.example/", when, answer, {}) for _ in range(2)]
     places.append(writer.conversion("http://a.example/", when, html(), "text/html", places[0].record_id, {}))
     writer.finish()

@@ -56,9 +56,9 @@ def killed_once(file: Path) -> partial:
 def test_answers_come_in_order_and_one_process_serves_all_batches() -> None:
     rows = [InputRow(f"http://a.example/{n}", "web", content=partial(Content, str(n))) for n in range(200)]
     assert summary([GOOD]) == ["read"]
-    served = guard.children()
+    served = guard.idle_children()
     assert [outcome.text for _, outcome in ExtractionGuard(5.0).outcomes(rows)] == [str(n) for n in range(200)]
-    assert guard.children() == served
+    assert guard.idle_children() == served
     assert len(served) == 1
 
 
@@ -86,7 +86,7 @@ def test_a_row_that_crashes_the_process_costs_itself_only() -> None:
 
 def test_a_process_that_something_else_killed_costs_no_row() -> None:
     assert summary([GOOD]) == ["read"]
-    os.kill(guard.children()[-1], signal.SIGKILL)
+    os.kill(guard.idle_children()[-1], signal.SIGKILL)
     assert summary([GOOD, GOOD]) == ["read", "read"]
 
 
@@ -119,7 +119,7 @@ def test_processes_that_are_killed_between_and_during_batches_cost_no_row(tmp_pa
     def rows() -> Iterator[InputRow]:
         for number in range(3 * guard.BATCH_ROWS):
             if number and number % guard.BATCH_ROWS == 0:
-                os.kill(guard.children()[-1], signal.SIGKILL)
+                os.kill(guard.idle_children()[-1], signal.SIGKILL)
             once = number in (0, 40, guard.BATCH_ROWS - 1, 2 * guard.BATCH_ROWS + 1)
             yield InputRow("", "web", content=killed_once(tmp_path / str(number)) if once else named(number))
 
@@ -129,9 +129,9 @@ def test_processes_that_are_killed_between_and_during_batches_cost_no_row(tmp_pa
 
 
 def test_one_thread_is_left_with_one_process_whatever_died(tmp_path: Path) -> None:
-    guard.end_all()
+    guard.end_idle_children()
     ExtractionGuard(5.0).run([GOOD, FATAL, GOOD, killed_once(tmp_path / "killed"), GOOD])
-    assert len(guard.children()) == 1
+    assert len(guard.idle_children()) == 1
 
 
 def test_rows_behind_one_that_ends_the_process_are_not_read_in_vain(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_nothing_is_left_of_processes_that_have_ended(tmp_path: Path, monkeypatc
     def held() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(str(tmp_path))
 
-    guard.end_all()
+    guard.end_idle_children()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = held()
     assert summary([GOOD]) == ["read"]
@@ -190,12 +190,12 @@ def test_nothing_is_left_of_processes_that_have_ended(tmp_path: Path, monkeypatc
     with pytest.raises(InputError):
         ExtractionGuard(5.0, ("no.such.module",)).run([GOOD])
     assert summary([GOOD]) == ["read"]
-    os.kill(guard.children()[-1], signal.SIGKILL)
+    os.kill(guard.idle_children()[-1], signal.SIGKILL)
     assert summary([GOOD]) == ["read"]
-    guard.end_all()
+    guard.end_idle_children()
     assert held() == before
     assert os.listdir(tmp_path) == []
-    assert guard.children() == []
+    assert guard.idle_children() == []
 
 
 def test_threads_of_one_worker_have_processes_of_their_own() -> None:
@@ -210,7 +210,7 @@ def test_threads_of_one_worker_have_processes_of_their_own() -> None:
 
     with ThreadPoolExecutor(3) as threads:
         assert list(threads.map(work, range(4))) == [True] * 4
-    assert len(set(guard.children())) == len(guard.children()) <= 3 + 1
+    assert len(set(guard.idle_children())) == len(guard.idle_children()) <= 3 + 1
 
 
 def test_after_a_fork_each_process_has_its_own() -> None:

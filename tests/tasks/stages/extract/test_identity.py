@@ -18,7 +18,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.external_files import SourceFile
 from tasks.formats.warc.archive import MANIFEST, MANIFEST_SCHEMA
 from tasks.formats.web.url import MAX_CAPTURED_URL
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.fetchlist import EarlierCapture
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tasks.stages.extract.captures import read_warc
@@ -33,9 +33,9 @@ Files = list[tuple[bytes, list[str]]]
 Publish = Callable[..., Artifact]
 
 
-def answer(body: bytes, status: int = 200, kind: str = "text/html") -> Answer:
+def answer(body: bytes, status: int = 200, kind: str = "text/html") -> Response:
     headers = (("Content-Type", kind), ("Transfer-Encoding", "chunked"))
-    return Answer(status, "words", headers, body, "", "", b"GET / HTTP/1.1\r\n\r\n", 0.1)
+    return Response(status, "words", headers, body, "", "", b"GET / HTTP/1.1\r\n\r\n", 0.1)
 
 
 def written(number: int, fill: Callable[[WarcWriter], object]) -> tuple[bytes, list[str]]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_metadata import PageMetadata, absolute, moment, read_metadata
+from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, parse_time, read_metadata
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)
 JSON_LD = '<script type="application/ld+json">'
@@ -125,7 +125,7 @@ def test_of_several_dates_the_better_known_name_wins_and_an_article_before_its_s
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "", "x" * 1000, "\0"])
 def test_times_beyond_all_calendars_are_none(text: str) -> None:
-    assert moment(text) is None
+    assert parse_time(text) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_canonical_link_is_read_in_the_head_only_and_made_absolute() -> None
 
 @pytest.mark.parametrize("address", ["", "javascript:void(0)", "mailto:a@b.example", "http://[", "/" + "a" * 3000])
 def test_an_address_that_leads_to_no_page_is_none(address: str) -> None:
-    assert absolute(address, "", "https://a.example/") == ""
+    assert absolute_url(address, "", "https://a.example/") == ""
 
 
 def test_the_language_is_that_of_the_root_or_of_a_meta_tag() -> None:

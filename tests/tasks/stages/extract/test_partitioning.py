@@ -22,7 +22,7 @@ from tasks.stages.consolidate.config import ConsolidateConfig
 from tasks.stages.extract import partitioning
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tasks.stages.extract.files import read_file
-from tasks.stages.extract.partitioning import RUNS, FilePiece, InputUnit, arrange, cut, divide, find_files, runs
+from tasks.stages.extract.partitioning import RUNS, FilePiece, InputUnit, arrange, cut, divide, find_files, run_names
 from tasks.stages.extract.row import InputRow
 from tests.conftest import run_stage_in
 from tests.tasks.stages.extract.test_files import compressed
@@ -84,8 +84,8 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
     (file,) = find_files(packed)
     pieces = cut(file, "jsonl", 20_000)
     opened = []
-    text_of = partitioning.text_of
-    monkeypatch.setattr(partitioning, "text_of", lambda *how: opened.append(how) or text_of(*how))
+    open_text = partitioning.open_text
+    monkeypatch.setattr(partitioning, "open_text", lambda *how: opened.append(how) or open_text(*how))
     for one in pieces:
         list(read_file(file, packed, CONFIG, piece=one))
     assert len(opened) == (1 if file.is_packed else len(pieces))
@@ -171,14 +171,14 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
     parts = [[unit("/x/a.jsonl", None)]]
     parts += [[unit("/x/b.jsonl.gz", FilePiece(at, at, at + 1, 1, streamed=True))] for at in range(50)]
     parts += [[unit("/x/c.jsonl", FilePiece(at, at, at + 1, 1))] for at in range(3)]
-    named = runs(parts)
+    named = run_names(parts)
     assert named[0] == ""
     assert named[51:] == [""] * 3
     in_b = named[1:51]
     assert sorted(in_b, key=in_b.index) == in_b, "a run is made of neighbours"
     assert len(set(in_b)) <= RUNS
     assert max(map(in_b.count, in_b)) == 3
-    assert runs([[unit("/x/b.jsonl.gz", FilePiece(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
+    assert run_names([[unit("/x/b.jsonl.gz", FilePiece(0, 0, 1, 1, streamed=True)), unit("/x/d.jsonl", None)]]) == [
         "/x/b.jsonl.gz 0"
     ]
 

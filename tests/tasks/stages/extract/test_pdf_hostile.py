@@ -13,7 +13,7 @@ import pytest
 
 from tasks.core.artifact import Artifact
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.guard import end_all
+from tasks.stages.extract.guard import end_idle_children
 from tests.conftest import run_stage_in
 from tests.kills import die_in, times_of
 from tests.tasks.stages.extract.made_pdf import HOSTILE, IMAGE, SCANNED, image, lines, pdf
@@ -110,7 +110,7 @@ def test_a_killed_run_ends_with_the_same_documents_layouts_and_pages(tmp_path: P
     resumed = made(tmp_path / "killed")
     assert resumed.record.content == undisturbed.record.content
     assert before.items() <= times_of(artifact, undisturbed.files()).items(), "what was committed is not made again"
-    end_all()
+    end_idle_children()
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def send(render, inside, monkeypatch):
         if not flags:
             monkeypatch.setattr(browser, "FLAGS", ("--disable-gpu", "--disable-dev-shm-usage"))
         if not script:
-            monkeypatch.setattr(browser, "_WITHOUT", "")
+            monkeypatch.setattr(browser, "_REMOVE_APIS", "")
         with Site({}) as site:
             rendered = render(site, DATAGRAMS.replace("PORT", str(inside.port)), settle_ms=2500)
         return rendered.shown.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard

@@ -21,7 +21,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig, RenderConfig
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome, to_table
 from tasks.stages.crawl.storage.warc import WarcWriter
 from tests.soak import soak_but
@@ -61,7 +61,7 @@ def config_for(site, **render):
 
 def capture(writer, url, html, render=True, headers=()):
     body = html.encode()
-    answer = Answer(
+    answer = Response(
         status=200,
         reason="OK",
         headers=(("Content-Type", "text/html; charset=utf-8"), *headers),
