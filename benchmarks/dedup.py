@@ -73,7 +73,7 @@ from tasks.core.engine import open_engine
 from tasks.core.groups import KIND, ref_to
 from tasks.core.stage import Inputs, Output, Report, part_names
 from tasks.core.store import Store
-from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, marked
+from tasks.formats.documents.document import DOCUMENT, REJECTED, document_id, with_ids_digest
 from tasks.formats.documents.text import normalise
 from tasks.stages.consolidate import stage as consolidate
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -171,7 +171,7 @@ def write(
         score = [{"score": _score(row, scores, drawn)} for row in range(at - len(held), at)]
         table = pa.table([[None] * len(held), score], schema=_SCORE)
         with measured.part(name, conserved=False) as part, part.file(f"{KIND}/{name}.parquet") as file:
-            pq.write_table(marked(table, pa.chunked_array([ids])), file)
+            pq.write_table(with_ids_digest(table, pa.chunked_array([ids])), file)
     for output in (extracted, measured):
         commit(output, "made", 1, Config(), [], Report())
     return size

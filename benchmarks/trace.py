@@ -34,7 +34,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
-from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
+from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
 from tasks.formats.tokens.index import Indexed, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
@@ -138,7 +138,7 @@ def make_part(store: Store, number: int, name: str) -> float:
         words = (
             (key_of(*word), row) for row, both in enumerate(rejected) for word in zip((ID, URL), both, strict=True)
         )
-        write_own(part, words)
+        write_part_keys(part, words)
     sizes = document_sizes(number)
     uids = [bytes.fromhex(doc_id) for doc_id, _ in kept]
     shard = shard_name("web", "train", number, 0)

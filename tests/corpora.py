@@ -15,7 +15,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import DOCUMENT, document_id
-from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_own
+from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
 from tasks.stages.consolidate.stage import REJECTED
 from tasks.stages.tokens import EncodeConfig, PackConfig, TokenizerConfig
 from tests.conftest import run_stage_in
@@ -83,7 +83,7 @@ def by_hand(
                 part.table(name, pa.Table.from_pylist(mine, schema=schema))
                 if (kind, name) == ("documents", "rejected"):
                     words = [(key_of(word, row[word]), at) for at, row in enumerate(mine) for word in (ID, URL)]
-                    write_own(part, words)
+                    write_part_keys(part, words)
     if kind == "documents":
         with open_engine(workers=0) as engine:
             merge(output, engine, [output.committed[name] for name in part_names(parts)])

@@ -30,7 +30,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.filters.ngram.model import BEGIN, END, MODEL, UNKNOWN, Level, NgramModel, Ngrams, Scores
 from tasks.filters.ngram.words import words
-from tasks.formats.documents.external_files import codec_of, opened
+from tasks.formats.documents.external_files import codec_of, open_decompressed
 
 _COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)")
 _LINES = 100_000
@@ -123,7 +123,7 @@ def read_arpa(path: str) -> Ngrams:
         InputError: it is not one, or is damaged; names the line and the defect.
     """
     try:
-        with opened(path, codec_of(path)) as file:
+        with open_decompressed(path, codec_of(path)) as file:
             return _Reader(path, file).read()
     except (OSError, EOFError) as error:
         raise InputError(

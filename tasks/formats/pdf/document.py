@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.formats.documents.layout import PageScore, Piece
+from tasks.formats.documents.layout import PageScore, LayoutSpan
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import END, Block, Body, blocks
 from tasks.formats.pdf.characters import RawPage, displayed
@@ -65,7 +65,7 @@ class PdfText:
 
     text: str
     title: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LayoutSpan, ...]
     pages: tuple[PageScore, ...]
 
 
@@ -159,11 +159,11 @@ def _title(named: str, found: Sequence[Block]) -> str:
     return " ".join(largest.lines)[:_TITLE_CHARS] if largest else ""
 
 
-def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
+def joined(found: Sequence[Block]) -> tuple[str, tuple[LayoutSpan, ...]]:
     """Returns the text of a document and its pieces."""
     words = _vocabulary(found)
     texts: list[str] = []
-    pieces: list[Piece] = []
+    pieces: list[LayoutSpan] = []
     at = 0
     for chain in _chains(_footnotes_last(found)):
         before, apart = "", False
@@ -178,13 +178,13 @@ def joined(found: Sequence[Block]) -> tuple[str, tuple[Piece, ...]]:
                 if cut:
                     texts[-1] = texts[-1][:-1]
                     last = pieces[-1]
-                    pieces[-1] = Piece(last.start, last.end - 1, last.kind, last.page, last.box)
+                    pieces[-1] = LayoutSpan(last.start, last.end - 1, last.kind, last.page, last.box)
                     at -= 1
             else:
                 glue = "\n\n" if texts else ""
             texts += [glue, text]
             at += len(glue)
-            pieces.append(Piece(at, at + len(text), block.kind, block.page, block.box))
+            pieces.append(LayoutSpan(at, at + len(text), block.kind, block.page, block.box))
             at += len(text)
             before = text
     return "".join(texts), tuple(pieces)

@@ -23,7 +23,7 @@ from tasks.core import ranges
 from tasks.core.artifact import Artifact, PartRecord
 from tasks.core.errors import InputError
 from tasks.core.part import Part
-from tasks.core.ranges import Piece, RangeFile, RangeReader
+from tasks.core.ranges import RangeFile, RangeReader, ReadRequest
 from tasks.formats.documents import key_index
 from tasks.formats.documents.key_index import DOMAIN, ID, URL, KeyIndex, key_of
 from tasks.formats.tokens.shard import FOLDER as SHARDS
@@ -81,7 +81,7 @@ def write_index(part: Part, documents: Iterable[Indexed]) -> None:
         file.write(table.tobytes())
     with ranges.checksummed_file(part, f"{stem}-urls.bin") as file:
         file.write(b"".join(urls))
-    key_index.write_own(part, (word for row, one in enumerate(documents) for word in _words(one, row)))
+    key_index.write_part_keys(part, (word for row, one in enumerate(documents) for word in _words(one, row)))
 
 
 def _words(document: Indexed, row: int) -> Iterator[tuple[int, int]]:
@@ -171,7 +171,7 @@ class DocumentIndex:
         size = np.dtype(dtype).itemsize
         outs = [bytearray(count * size) for _, _, count in ranges]
         self._shards.read(
-            Piece(self._shard_number[shard], first * size, memoryview(out))
+            ReadRequest(self._shard_number[shard], first * size, memoryview(out))
             for (shard, first, _), out in zip(ranges, outs, strict=True)
         )
         return [np.frombuffer(out, dtype) for out in outs]
@@ -194,11 +194,11 @@ class DocumentIndex:
 
     def _columns(self, part: int, rows: range) -> tuple[pa.Array, pa.Array]:
         out = bytearray(len(rows) * DOCUMENT.itemsize)
-        self._reader.read([Piece(2 * part, rows.start * DOCUMENT.itemsize, memoryview(out))])
+        self._reader.read([ReadRequest(2 * part, rows.start * DOCUMENT.itemsize, memoryview(out))])
         table = np.frombuffer(out, DOCUMENT)
         text = bytearray(int(table["url_bytes"].sum()))
         if text:
-            self._reader.read([Piece(2 * part + 1, int(table["url"][0]), memoryview(text))])
+            self._reader.read([ReadRequest(2 * part + 1, int(table["url"][0]), memoryview(text))])
         offsets = np.concatenate([[0], np.cumsum(table["url_bytes"], dtype=np.int64)])
         urls = pa.LargeStringArray.from_buffers(len(table), pa.py_buffer(offsets), pa.py_buffer(bytes(text)))
         return pa.array(table["uid"].tolist(), pa.binary(16)), urls.cast(pa.string())
@@ -207,12 +207,14 @@ class DocumentIndex:
         size = DOCUMENT.itemsize
         out = memoryview(bytearray(len(places) * size))
         self._reader.read(
-            Piece(2 * part, number * size, out[at * size : (at + 1) * size]) for at, (part, number) in enumerate(places)
+            ReadRequest(2 * part, number * size, out[at * size : (at + 1) * size])
+            for at, (part, number) in enumerate(places)
         )
         rows = np.frombuffer(out, DOCUMENT).tolist()
         urls = [bytearray(size) for _, _, _, size, _ in rows]
         self._reader.read(
-            Piece(2 * part + 1, row[2], memoryview(url)) for (part, _), row, url in zip(places, rows, urls, strict=True)
+            ReadRequest(2 * part + 1, row[2], memoryview(url))
+            for (part, _), row, url in zip(places, rows, urls, strict=True)
         )
         return [
             Entry(uid, url.decode(), *self._parts[part].place(number), self._parts[part].name, offset, tokens)

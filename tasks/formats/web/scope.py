@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from tasks.formats.documents.tombstones import NOTHING, TAKEDOWN, Tombstones
+from tasks.formats.documents.tombstones import NO_TOMBSTONES, TAKEDOWN, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.url import authority, bare
 
@@ -34,7 +34,7 @@ class Scope:
         prefixes: Iterable[str] = (),
         include_pattern: str = "",
         exclude_pattern: str = "",
-        taken_down: Tombstones = NOTHING,
+        taken_down: Tombstones = NO_TOMBSTONES,
     ) -> None:
         entries = list(entries)
         self._hosts = frozenset(bare(entry) for entry in entries if not entry.startswith("*."))

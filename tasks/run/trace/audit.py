@@ -19,7 +19,7 @@ from tasks.core.ledger import newest, versions_of
 from tasks.core.store import Store
 from tasks.formats.dedup import dedup_index
 from tasks.formats.dedup.dedup_index import DedupIndex
-from tasks.formats.documents.tombstones import TAKEDOWN, Lifted, Tombstone, Tombstones, in_force, read, read_lifted
+from tasks.formats.documents.tombstones import TAKEDOWN, Lift, Tombstone, Tombstones, in_force, read, read_lifted
 from tasks.formats.tokens.readings import EXAMPLES
 from tasks.stages.crawl.storage.crawldb import URLS_FILE
 from tasks.stages.takedown.report import CHUNKS, MODELS, described, of_artifact
@@ -134,7 +134,7 @@ def _by_date(store: Store, recipe: str) -> list[Artifact]:
     return sorted(made, key=lambda one: (one.record.config["date"], one.address))
 
 
-def _request(one: Artifact, stones: list[Tombstone], lifted: list[Lifted]) -> Request:
+def _request(one: Artifact, stones: list[Tombstone], lifted: list[Lift]) -> Request:
     config, address = one.record.config, str(one.address)
     return Request(
         takedown=address,

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
-from tasks.core.groups import named_in
+from tasks.core.groups import group_refs
 from tasks.core.store import Store
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
-from tasks.formats.documents.key_index import OWN_FOLDER, KeyIndex
+from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
 from tasks.formats.tokens.exposure import origin_of, origin_ref
 from tasks.formats.tokens.index import DocumentIndex, Entry
 from tasks.formats.tokens.plan import Plan
@@ -188,7 +188,7 @@ class Chain:
     def measured(self) -> dict[str, dict[str, str]]:
         """Where what each annotator has measured lies (`tasks.core.groups`), and its fingerprint."""
         attributes = self.artifacts.get("attributes")
-        refs = named_in(attributes) if attributes else {}
+        refs = group_refs(attributes) if attributes else {}
         return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
 
     def entries_of(self, url: str) -> list[Entry]:
@@ -217,7 +217,7 @@ class Chain:
         if artifact is None:
             return []
         paths = artifact.files(folder)
-        if artifact.files(f"{OWN_FOLDER}/"):
+        if artifact.files(f"{PART_KEYS_FOLDER}/"):
             index = KeyIndex(artifact)
             parts = {index.parts[part] for value in values for part, _ in index.find(column, value)[1]}
             paths = [path for path in paths if path.removeprefix(folder).removesuffix(".parquet") in parts]

@@ -17,9 +17,9 @@ from tasks.core.artifact import Artifact, ArtifactFolder, PartRecord
 from tasks.core.groups import KIND, path_of
 from tasks.core.part import POISON, Part, commit_part
 from tasks.filters.base import Annotator
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
-from tasks.formats.documents.document import mark_of, marked, same_mark
+from tasks.formats.documents.document import check_ids_digest, ids_digest, with_ids_digest
 from tasks.stages.annotate import AnnotateConfig
 
 _COLUMNS = ["id", "text", "source", "url"]
@@ -98,7 +98,7 @@ def _read(work: Pass, other: str, name: str, documents: pa.Table) -> Found:
     """Reads one part of an existing group."""
     store, path = work.extracted.store, f"{work.folders[other]}/{path_of(name)}"
     table = parquet.read(store.local(path)).combine_chunks()
-    same_mark(mark_of(documents.column("id")), table, f"{work.extracted.address} and {path}")
+    check_ids_digest(ids_digest(documents.column("id")), table, f"{work.extracted.address} and {path}")
     return Found(*(table.column(column).combine_chunks() for column in (_ERROR.name, other)))
 
 
@@ -108,7 +108,7 @@ def _commit(
     part = Part(work.extracted.store, work.folders[group], name, work.attempt)
     errors = pa.chunked_array([found.errors for found in results], _ERROR.type)
     column = pa.chunked_array([found.column for found in results], author.type())
-    table = marked(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(group, author.type())])), ids)
+    table = with_ids_digest(pa.table([errors, column], schema=pa.schema([_ERROR, pa.field(group, author.type())])), ids)
     part.count_in(len(ids))
     part.table(KIND, table.combine_chunks())
     part.metric(POISON, len(ids) - table.column(_ERROR.name).null_count)
@@ -147,20 +147,20 @@ def measured(documents: pa.Table, annotators: Mapping[str, Annotator], before: M
     found = dict(before)
     for position, (name, current) in enumerate(annotators.items()):
         # The splits of a document of 16 MB take hundreds of megabytes: freed before models allocate theirs.
-        batch.keep_for(names[position:])
+        batch.free_unread_splits(names[position:])
         read = {other: found[other] for other in reads_of(current, list(found))}
         found[name] = _measured(documents, current, read, batch)
     return {name: found[name] for name in names}
 
 
-def _measured(documents: pa.Table, current: Annotator, read: Mapping[str, Found], batch: Batch | None = None) -> Found:
+def _measured(documents: pa.Table, current: Annotator, read: Mapping[str, Found], batch: DocumentBatch | None = None) -> Found:
     """Runs one annotator; bisects the batch to find documents on which it, or an annotator that it reads, fails."""
     failed = [other for other, found in read.items() if found.errors.null_count < len(found.errors)]
     cause = f"not measured: {', '.join(failed)} failed"
     if not failed:
         try:
             batch = batch or _batch(documents)
-            batch.show({other: found.column for other, found in read.items()})
+            batch.set_annotations({other: found.column for other, found in read.items()})
             return Found(pa.nulls(len(batch), pa.string()), current.annotate(batch))
         except Exception as error:  # one document must not stop a part
             cause = f"{type(error).__name__}: {error}"[:500]
@@ -176,6 +176,6 @@ def _measured(documents: pa.Table, current: Annotator, read: Mapping[str, Found]
     return Found(*(pa.concat_arrays(pair) for pair in zip(*halves, strict=True)))
 
 
-def _batch(documents: pa.Table) -> Batch:
+def _batch(documents: pa.Table) -> DocumentBatch:
     texts, sources, urls = (documents.column(name).to_pylist() for name in _COLUMNS[1:])
-    return Batch(texts, sources, urls, column=documents.column("text").combine_chunks())
+    return DocumentBatch(texts, sources, urls, column=documents.column("text").combine_chunks())

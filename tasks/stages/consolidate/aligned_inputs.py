@@ -25,11 +25,11 @@ from tasks.formats.documents.document import (
     CONTAMINATION,
     PARAGRAPHS,
     REPEATED,
-    found_in,
-    mark_of,
-    repeated_in,
-    same_mark,
-    same_rows,
+    check_ids_digest,
+    check_same_ids,
+    contamination_column,
+    ids_digest,
+    repeats_column,
 )
 from tasks.formats.documents.tombstones import Tombstones
 
@@ -88,24 +88,24 @@ class AlignedParts:
         rows = self.extracted.table(f"documents/{name}.parquet", columns=documents)
         found = self._found(name, rows, judged)
         if self.contamination:
-            found = found.append_column(CONTAMINATED, found_in(self.contamination, name, rows.column("id")))
+            found = found.append_column(CONTAMINATED, contamination_column(self.contamination, name, rows.column("id")))
         if self.paragraphs:
-            found = found.append_column(REPEATED, repeated_in(self.paragraphs, name, rows.column("id")))
+            found = found.append_column(REPEATED, repeats_column(self.paragraphs, name, rows.column("id")))
         duplicates = self.duplicates.table(f"duplicates/{name}.parquet", columns=copies)
-        same_rows(rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
+        check_same_ids(rows, duplicates, f"{self.extracted.address} and {self.duplicates.address}, {name}")
         return rows, found, duplicates
 
     def _found(self, name: str, documents: pa.Table, judged: Sequence[str]) -> pa.Table:
         """Reads attributes; see `part`. Of other annotators than `judged` only errors are read."""
         errors = pa.chunked_array([pa.nulls(documents.num_rows, pa.string())])
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-        mark = mark_of(documents.column("id"))
+        mark = ids_digest(documents.column("id"))
         for annotator, group in self.groups.items():
             files, failed = group
             names = [*(["error"] if failed else []), *([annotator] if annotator in judged else [])]
             if names:
                 table = files.table(path_of(name), columns=names)
-                same_mark(mark, table, f"{self.extracted.address} and {files.address}, {name}")
+                check_ids_digest(mark, table, f"{self.extracted.address} and {files.address}, {name}")
                 columns |= {column: table.column(column) for column in names}
                 errors = pc.coalesce(errors, columns.pop("error")) if failed else errors
         if errors.null_count < len(errors):

@@ -107,7 +107,7 @@ def _spans(
 def _repeated(
     config: ConsolidateConfig, documents: pa.Table, judged: pa.Table, stays: Sequence[bool]
 ) -> list[Mapping[str, Any] | None]:
-    """Returns the repeated paragraphs (`document.REPEATS_FOUND`) to cut from each text, None for none."""
+    """Returns the repeated paragraphs (`document.REPEATED_SPANS`) to cut from each text, None for none."""
     if not config.cut_repeated or REPEATED not in judged.column_names:
         return [None] * documents.num_rows
     shortened = pa.array(in_scope(config, documents.column("source")) & np.asarray(stays, np.bool_))

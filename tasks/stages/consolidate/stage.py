@@ -8,7 +8,7 @@ their source, and shown nowhere. Writes
                              (KEPT_SCHEMA)
     rejected/<part>.parquet  dropped documents: first reason, all reasons, the document they duplicate (schema
                              REJECTED), the attributes that the filters read, one struct column each, the evaluation
-                             item found in it and its repeated paragraphs (`document.ITEM_FOUND`, `REPEATS_FOUND`),
+                             item found in it and its repeated paragraphs (`document.TOP_ITEM`, `REPEATED_SPANS`),
                              where such were looked for
     index/ keys/             the rows of the rejected ones by URL and id (`tasks.formats.documents.key_index`)
     replaced/<part>.parquet  documents of earlier versions that those of this one replace (`resolve.REPLACED`)
@@ -208,7 +208,7 @@ def _write_rejected(
         if name not in REJECTED.names:
             rows = rows.append_column(name, judged.column(name).filter(is_dropped))
     part.table("rejected", rows.combine_chunks(), out=False)
-    key_index.write_own(part, _words(rows))
+    key_index.write_part_keys(part, _words(rows))
 
 
 def _decisive(config: ConsolidateConfig, judged: pa.Table) -> list[str]:

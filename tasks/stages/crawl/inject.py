@@ -22,7 +22,7 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.formats.documents.tombstones import NOTHING, Tombstones
+from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.scope import Scope
@@ -173,7 +173,7 @@ def file_of(number: int) -> str:
     return f"seeds/{member(number)}.parquet"
 
 
-def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NOTHING) -> Scope:
+def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NO_TOMBSTONES) -> Scope:
     """Returns the scope of the crawl: the hosts of the recipe, or those of its seeds, without what is taken down."""
     hosts = list(config.include_hosts) or json.loads(seeds.read(_HOSTS))
     return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)

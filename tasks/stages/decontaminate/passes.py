@@ -26,10 +26,10 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import (
     CONTAMINATED,
     CONTAMINATION,
-    ITEM_FOUND,
     ITEM_MATCH,
     MATCHES,
-    marked,
+    TOP_ITEM,
+    with_ids_digest,
 )
 from tasks.formats.documents.text import hash64, hash_words, normalise
 from tasks.formats.documents.text import ngrams as ngrams_of
@@ -280,8 +280,8 @@ def _write_best(part: Part, documents: pa.Table, items: pa.Table, best: dict[int
     values: list[dict[str, object] | None] = [None] * documents.num_rows
     for (row, (found, count)), item in zip(best.items(), named, strict=True):
         values[row] = {**found._asdict(), "set": item["set"], "item": item["id"], "items": count}
-    table = pa.table({CONTAMINATED: pa.array(values, ITEM_FOUND)})
-    part.table(CONTAMINATION, marked(table, documents.column("id")))
+    table = pa.table({CONTAMINATED: pa.array(values, TOP_ITEM)})
+    part.table(CONTAMINATION, with_ids_digest(table, documents.column("id")))
 
 
 def _write_matches(part: Part, documents: pa.Table, items: pa.Table, rows: list[int], matches: list[Found]) -> None:

@@ -35,7 +35,7 @@ from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.dedup_index import BAND, BANDS, CAPTURES, TEXT, TEXTS, is_returned
 from tasks.formats.dedup.document_ids import row_ids_of
-from tasks.formats.documents.document import mark_of, same_mark
+from tasks.formats.documents.document import check_ids_digest, ids_digest
 from tasks.formats.documents.text import digest128, mix, normalise
 from tasks.stages.dedup import DedupConfig, preference
 from tasks.stages.dedup.preference import capture_records
@@ -66,8 +66,8 @@ def sign_part(work: Workspace, part: Part, item: tuple[int, str]) -> None:
     source, group_path = f"documents/{name}.parquet", groups.path_of(name)
     documents = work.extracted.table(source, columns=["id", "url", "warc_file", "fetched_at", "text"])
     scored = work.scores.table(group_path, columns=["prose_score"])
-    same_mark(
-        mark_of(documents.column("id")),
+    check_ids_digest(
+        ids_digest(documents.column("id")),
         scored,
         f"{work.extracted.address} {source} and {work.scores.address} {group_path}",
     )

@@ -26,7 +26,7 @@ from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup import document_ids, sorted_runs
 from tasks.formats.dedup.document_ids import HALVES
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.documents.document import PARAGRAPHS, REPEAT, REPEATED, REPEATS, REPEATS_FOUND, marked
+from tasks.formats.documents.document import PARAGRAPHS, REPEAT, REPEATED, REPEATED_SPANS, REPEATS, with_ids_digest
 from tasks.formats.documents.text import hash64, normalise
 from tasks.formats.web.domain import domain_of
 from tasks.stages.paragraphs import ParagraphsConfig
@@ -216,7 +216,7 @@ def mark_part(extracted: ArtifactFolder, own: ArtifactFolder, ranges: Buckets, p
     kept = pc.equal(counts.column("text").take(at.combine_chunks()), places.column("text"))
     again = pc.invert(pc.fill_null(kept, True)).to_numpy()
     part.count_in(len(ids))
-    part.table(PARAGRAPHS, marked(pa.table({REPEATED: _found(places, again, len(ids))}), ids))
+    part.table(PARAGRAPHS, with_ids_digest(pa.table({REPEATED: _found(places, again, len(ids))}), ids))
     mine = places.filter(pa.array(again))
     whose = counts.take(at.filter(pa.array(again)).combine_chunks())
     columns = [ids.take(mine["row"]), mine["begin"], mine["end"], whose["documents"], whose["domains"]]
@@ -244,7 +244,7 @@ def _lengths(places: pa.Table) -> NDArray[np.int64]:
 
 
 def _found(places: pa.Table, again: NDArray[np.bool_], documents: int) -> pa.Array:
-    """Returns the column REPEATS_FOUND of `documents` documents."""
+    """Returns the column REPEATED_SPANS of `documents` documents."""
     rows, lengths = places["row"].to_numpy(), _lengths(places)
     whole, gone = (np.bincount(rows, weights=weight, minlength=documents) for weight in (lengths, lengths * again))
     left = np.bincount(rows, weights=places["words"].to_numpy() * ~again, minlength=documents)
@@ -256,7 +256,7 @@ def _found(places: pa.Table, again: NDArray[np.bool_], documents: int) -> pa.Arr
             share = float(gone[row] / whole[row])
             value = values[row] = {"share": share, "words_left": int(left[row]), "spans": []}
         value["spans"].append({"begin": begin, "end": end})
-    return pa.array(values, REPEATS_FOUND)
+    return pa.array(values, REPEATED_SPANS)
 
 
 def _examples(extracted: ArtifactFolder, name: str, ids: pa.ChunkedArray, places: pa.Table, top: pa.Table) -> pa.Table:

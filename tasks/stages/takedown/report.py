@@ -21,7 +21,7 @@ from tasks.core.ledger import Ledger
 from tasks.core.pages import template
 from tasks.core.store import Store
 from tasks.formats.documents import chunks as chunk_format
-from tasks.formats.documents.tombstones import Lifted, Tombstone, Tombstones
+from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
@@ -242,7 +242,7 @@ def report_of(
     new: Sequence[Tombstone],
     in_force: int,
     met: Sequence[Affected],
-    lifted: Sequence[Lifted] = (),
+    lifted: Sequence[Lift] = (),
     unfinished: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the content of `report.json`.

@@ -32,7 +32,7 @@ from tasks.formats.documents.tombstones import (
     PREVIOUS,
     TAKEDOWN,
     URL,
-    Lifted,
+    Lift,
     Tombstone,
     Tombstones,
     read,
@@ -120,11 +120,11 @@ def _tombstones_of(config: TakedownConfig, inputs: Inputs, address: str) -> list
     return list(found.values())
 
 
-def _lifted(config: TakedownConfig, before: list[Tombstone], address: str) -> list[Lifted]:
+def _lifted(config: TakedownConfig, before: list[Tombstone], address: str) -> list[Lift]:
     """Returns what a request lifts: of a value that several takedowns have, the tombstone of each."""
     values = to_lift(config, {(stone.kind, stone.value) for stone in before})
     return [
-        Lifted(stone.kind, stone.value, stone.takedown, config.reason, config.requested_by, config.date, address)
+        Lift(stone.kind, stone.value, stone.takedown, config.reason, config.requested_by, config.date, address)
         for stone in before
         if (stone.kind, stone.value) in values
     ]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.external_files import find, packing_by_head
-from tasks.formats.documents.json_rows import form_of, parsed_rows, rows, text_of, value_ends
+from tasks.formats.documents.json_rows import detect_form, open_text, parsed_rows, rows, value_ends
 
 ROWS = [
     {"text": 'a "b" \\ {c} [d], e', "n": 1},
@@ -52,8 +52,8 @@ SHAPES: dict[str, Callable[[list[object]], str]] = {
 
 
 def read(path: Path, limit: int | None = None) -> list[object]:
-    form = form_of(str(path), path.name)
-    with text_of(str(path), form) as text:
+    form = detect_form(str(path), path.name)
+    with open_text(str(path), form) as text:
         return [row and json.loads(row) for row in rows(text, form, limit) if row is None or row.strip()]
 
 
@@ -119,7 +119,7 @@ def encrypted() -> bytes:
         (zipped(a=zipped(b=b"{}")), "is a zip file itself"),
         (zipped(), "holds no file"),
         (zipped(a=b"{}" * 99)[:-30], "cannot be unpacked"),
-        (overlapping(), "lie over each other"),
+        (overlapping(), "members of the zip file overlap"),
         (encrypted(), "encrypted"),
         (b'{"text": "a",\n "more": {"b": 1}\n', "ends inside the object that begins at byte 0"),
         (b'[{"text": "a"}, {"text": "b', "ends inside the object that begins at byte 16"),
@@ -146,14 +146,14 @@ def test_what_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, data: byt
 def test_a_file_of_another_kind_is_named(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "d.jsonl").write_bytes(data)
     with pytest.raises(InputError, match=rf"d\.jsonl holds no JSON: it is .*{said}|{said}"):
-        form_of(str(tmp_path / "d.jsonl"), "d.jsonl")
+        detect_form(str(tmp_path / "d.jsonl"), "d.jsonl")
 
 
 def test_damaged_lines_stay_lines_and_cost_themselves(tmp_path: Path) -> None:
     lines = [b'{"a": {"b": 1}', b'{"text": "x"}', b'rest"}', b'{"text": "y"}', b'{"half']
     (tmp_path / "d.jsonl").write_bytes(b"\n".join(lines))
-    form = form_of(str(tmp_path / "d.jsonl"), "d.jsonl")
-    with text_of(str(tmp_path / "d.jsonl"), form) as text:
+    form = detect_form(str(tmp_path / "d.jsonl"), "d.jsonl")
+    with open_text(str(tmp_path / "d.jsonl"), form) as text:
         assert list(rows(text, form, None)) == lines
 
 

@@ -9,10 +9,10 @@ from tasks.core.artifact import Artifact
 from tasks.core.config import canonical_json
 from tasks.core.errors import InputError
 from tasks.core.groups import groups_of
-from tasks.filters.batch import READS, SPLITS, Batch
+from tasks.filters.batch import READS, SPLITS, DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
-from tasks.formats.documents.document import mark_of, same_mark
+from tasks.formats.documents.document import check_ids_digest, ids_digest
 from tasks.stages.annotate import DEFAULT, AnnotateConfig
 from tasks.stages.extract.config import ExtractConfig, FileSource
 from tests.soak import soak_but
@@ -60,7 +60,7 @@ def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifa
             assert found.schema.names == ["error", name]
             assert found.schema.field(name).type == annotator(name, {}).type()
             assert found.num_rows == documents.num_rows
-            same_mark(mark_of(documents["id"]), found, "")
+            check_ids_digest(ids_digest(documents["id"]), found, "")
         assert group.record.rows_in == group.record.rows_out == 11
         assert group.verify() == []
     assert made.record.rows_in == made.record.rows_out == extracted.record.rows_out == 11
@@ -101,7 +101,7 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
 ) -> None:
     whole = ProseScore.measure
 
-    def fragile(self: ProseScore, batch: Batch) -> object:
+    def fragile(self: ProseScore, batch: DocumentBatch) -> object:
         if any("jo@example.org" in text for text in batch.texts):
             raise RecursionError("too deep")
         return whole(self, batch)
@@ -128,16 +128,16 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
 
 @pytest.mark.parametrize("name", [*USE, "lexicon", "url_blocklist"])
 def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> None:
-    batch = Batch([PROSE])
+    batch = DocumentBatch([PROSE])
     one = annotator(name, {})
     one.prepare({})
-    batch.keep_for([name])
+    batch.free_unread_splits([name])
     one.annotate(batch)
     read = {split for split in SPLITS if split in vars(batch)}
     assert read == set(READS.get(name, SPLITS))
-    batch.keep_for(["language", "mine"])
+    batch.free_unread_splits(["language", "mine"])
     assert {split for split in SPLITS if split in vars(batch)} == read
-    batch.keep_for(["language", "pii"])
+    batch.free_unread_splits(["language", "pii"])
     assert not any(split in vars(batch) for split in SPLITS)
 
 
@@ -197,7 +197,7 @@ def test_reading_a_recipe_imports_nothing_heavy() -> None:
 
 def test_the_score_prefers_prose_over_boilerplate() -> None:
     texts = ["", "Home\nNews\nHome\nNews", "Home\nNews\n" * 20 + PROSE * 40, PROSE * 40, PROSE * 80]
-    found = ProseScore().annotate(Batch(texts)).field("score").to_pylist()
+    found = ProseScore().annotate(DocumentBatch(texts)).field("score").to_pylist()
     assert found[0] == 0.0
     assert found == sorted(found)
     assert found[-1] <= 1.0

@@ -14,7 +14,7 @@ from tasks.core.part import POISON
 from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.filters.catalogue import annotator
-from tasks.formats.documents.document import DOCUMENT, document_id, marked
+from tasks.formats.documents.document import DOCUMENT, document_id, with_ids_digest
 from tasks.formats.documents.text import digest128
 
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "prose_score", "pii")
@@ -87,7 +87,7 @@ def _group(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     found = [
         {"error": error, name: None if error else _measured(row)[name]} for row, error in zip(rows, failed, strict=True)
     ]
-    return marked(pa.Table.from_pylist(found, schema=schema), pa.chunked_array([[row["id"] for row in rows]]))
+    return with_ids_digest(pa.Table.from_pylist(found, schema=schema), pa.chunked_array([[row["id"] for row in rows]]))
 
 
 def write(
