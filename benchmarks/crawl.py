@@ -49,7 +49,7 @@ from typing import Any, get_args
 from benchmarks.crawl_web import Corpus, MissingServerError, Nginx, Shape, folder_of, make, serve
 from benchmarks.harness import ROOT, STATE, Cost, cost, in_turn, keep, parser, peer_python
 from tasks.formats.web.url import authority
-from tasks.stages.crawl.http.client import Answer
+from tasks.stages.crawl.http.client import Response
 from tasks.stages.crawl.storage.warc import Compression, WarcWriter, suffix
 
 HERE = STATE / "crawl"
@@ -313,11 +313,11 @@ def fetch(given: argparse.Namespace) -> None:
     keep("crawl", result)
 
 
-def answers() -> dict[str, list[tuple[str, Answer]]]:
+def answers() -> dict[str, list[tuple[str, Response]]]:
     """Returns the pages with their URLs, by how their bodies came."""
     folder = folder_of(SMALL)
     made = make(folder, SMALL)
-    found: dict[str, list[tuple[str, Answer]]] = {"came as gzip": [], "came plain": []}
+    found: dict[str, list[tuple[str, Response]]] = {"came as gzip": [], "came plain": []}
     for page in made.pages:
         host, _, path = page.partition("/")
         body = (
@@ -328,11 +328,11 @@ def answers() -> dict[str, list[tuple[str, Answer]]]:
             ("came as gzip", (*_HEADERS, ("Content-Encoding", "gzip")), body),
             ("came plain", _HEADERS, gzip.decompress(body)),
         ):
-            found[kind].append((f"http://{page}", Answer(200, "OK", headers, data, "", "127.0.0.1", request, 0.012)))
+            found[kind].append((f"http://{page}", Response(200, "OK", headers, data, "", "127.0.0.1", request, 0.012)))
     return found
 
 
-def capture_cost(pages: list[tuple[str, Answer]], compression: Compression) -> tuple[float, float]:
+def capture_cost(pages: list[tuple[str, Response]], compression: Compression) -> tuple[float, float]:
     """Writes captures of all pages to memory; returns CPU microseconds and bytes for each."""
     writer = WarcWriter(io.BytesIO(), f"warc/x{suffix(compression)}", "sluice", "sluice", compression)
     begin = time.process_time()
@@ -341,7 +341,7 @@ def capture_cost(pages: list[tuple[str, Answer]], compression: Compression) -> t
     return (time.process_time() - begin) / len(pages) * 1e6, writer.bytes / len(pages)
 
 
-def compressions(pages: list[tuple[str, Answer]], rounds: int) -> dict[str, Any]:
+def compressions(pages: list[tuple[str, Response]], rounds: int) -> dict[str, Any]:
     """Returns the medians of both compressions, and of their ratio."""
     each = in_turn({one: partial(capture_cost, pages, one) for one in get_args(Compression)}, rounds)
     pairs = zip(each["zstd"], each["gzip"], strict=True)

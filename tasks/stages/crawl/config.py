@@ -10,10 +10,10 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, absolute
+from tasks.core.config import Config, Problems, require_absolute
 from tasks.formats.web.url import web_parts
 
-INSIDE_NAMES = frozenset(
+METADATA_NAMES = frozenset(
     {"metadata", "metadata.goog", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"}
 )
 """Host names of cloud metadata services."""
@@ -228,7 +228,7 @@ class CrawlConfig(Config):
     @field_validator("hosts_file")
     @classmethod
     def _is_absolute(cls, value: str) -> str:
-        return absolute(value) if value else value
+        return require_absolute(value) if value else value
 
     @field_validator("include_hosts")
     @classmethod
@@ -322,7 +322,7 @@ def _check_host(host: str) -> None:
         raise ValueError(f"{host!r}: leave the port out, 80 and 443 are open to every host")
     if is_loopback(name):
         raise ValueError(f"{host!r} is this machine; allow_loopback = true admits it")
-    if name in INSIDE_NAMES:
+    if name in METADATA_NAMES:
         raise ValueError(f"{host!r} is a cloud metadata service, which is never requested")
 
 

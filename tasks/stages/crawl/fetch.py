@@ -101,7 +101,7 @@ class Crawl:
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
-        self._files = socket_budget(config.concurrency + WAITING)
+        self._sockets = socket_budget(config.concurrency + WAITING)
         self._output = output
         self._first_cycle = inputs.get("previous") is None
         self._listed = inputs["fetchlist"]
@@ -159,7 +159,7 @@ class Crawl:
         politeness = self._politeness = Politeness(config, clocks, self._policy)
         politeness.seed(map(fetchlog.clock_of, self._hosts))
         parser = PageParser(config.user_agent)
-        client = Client(config, begin=politeness.begin, policy=self._policy, files=self._files)
+        client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets)
         async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
             rules = HostRules(
                 client,
@@ -189,7 +189,7 @@ class Crawl:
                 politeness,
                 visitor.visit,
                 concurrency=config.concurrency,
-                most_open=self._files.visits,
+                most_open=self._sockets.visits,
                 deadline=deadline,
             )
             try:

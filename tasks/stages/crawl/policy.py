@@ -247,7 +247,7 @@ def _check_entry(entry: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sent:
+class HostHeaders:
     """Additional headers of requests to one host.
 
     Attributes:
@@ -259,7 +259,7 @@ class Sent:
     secret: frozenset[str] = frozenset()
 
 
-_NOTHING = Sent()
+_NOTHING = HostHeaders()
 
 
 class Policy:
@@ -278,7 +278,7 @@ class Policy:
         self._deny = frozenset(self._settled.deny)
         self._settings = self._settled.hosts
         self._rewrites = any(one.rewrite or one.drop_parameters for one in self._settled.hosts.values())
-        self._sent: dict[str, tuple[Sent, bool]] = {}
+        self._sent: dict[str, tuple[HostHeaders, bool]] = {}
         self._read = ""
         self._history: list[dict[str, Any]] = []
         self._failing = False
@@ -364,7 +364,7 @@ class Policy:
         """Whether it has rules for any host's URLs."""
         return self._rewrites
 
-    def sent_to(self, url: str) -> Sent:
+    def headers_for(self, url: str) -> HostHeaders:
         """Returns the additional headers for a canonical URL; credentials only for exactly their host."""
         if not self._settings:
             return _NOTHING
@@ -373,10 +373,10 @@ class Policy:
         headers = {"Accept-Language": languages} if languages else {}
         sent, over_http = self._sent.get(host, (_NOTHING, False))
         if url.startswith("https://") or over_http:
-            return Sent({**headers, **sent.headers}, sent.secret)
-        return Sent(headers)
+            return HostHeaders({**headers, **sent.headers}, sent.secret)
+        return HostHeaders(headers)
 
-    def names_sent_to(self, host: str) -> list[str]:
+    def header_names_for(self, host: str) -> list[str]:
         """Returns the names of the headers and cookies that the hosts file sets for a host, without their values."""
         one = self._settled.hosts.get(host, _NO_SETTINGS)
         languages = ["Accept-Language"] if any(entry.accept_language for entry in self._of(host)) else []
@@ -394,7 +394,7 @@ class Policy:
                 cookies = [f"{name}={_found(reference, host, name)}" for name, reference in sorted(one.cookies.items())]
                 if cookies:
                     headers["Cookie"] = "; ".join(cookies)
-                self._sent[host] = (Sent(headers, frozenset(map(str.lower, headers))), one.over_http)
+                self._sent[host] = (HostHeaders(headers, frozenset(map(str.lower, headers))), one.over_http)
 
     def look(self) -> bool:
         """Reads the hosts file again; returns whether it has changed.

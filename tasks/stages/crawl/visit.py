@@ -20,10 +20,10 @@ from tasks.stages.crawl.frontier.scheduler import Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
-from tasks.stages.crawl.http.client import Response, Client, FetchError
+from tasks.stages.crawl.http.client import Client, FetchError, Response
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
-from tasks.stages.crawl.page.terms import merge_terms, header_terms, terms_json
+from tasks.stages.crawl.page.terms import header_terms, merge_terms, terms_json
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
 from tasks.stages.crawl.status import Watch
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
@@ -114,7 +114,7 @@ class Visitor:
                 response = await self._client.get(
                     candidate.url,
                     limit=self._config.max_body_bytes,
-                    body_limit=self._reader.worth,
+                    body_limit=self._reader.body_limit,
                     # Header and meta element may override the site's file: the whole page is needed.
                     headers={} if ruling.reserved else _conditions(candidate),
                     keep_partial=True,
@@ -251,7 +251,7 @@ class Visitor:
             outcome = outcome._replace(etag="", last_modified="")  # these are of the whole body
         if response.refresh and (target := canonical(response.refresh, candidate.url)):
             outcome = outcome._replace(redirect=target)
-        if not self._reader.worth(response.status, response.headers):
+        if not self._reader.body_limit(response.status, response.headers):
             return outcome._replace(reason="mime")
         read = await self._reader.read(candidate.url, response, outcome.mime, reserved=reserved)
         links = read.outlinks + self._sitemaps(candidate.url)
@@ -307,7 +307,9 @@ class Visitor:
         self._known_sites.add(origin)
         return tuple(map(link, self._rules.sitemaps(url)))
 
-    def _revisited(self, candidate: Candidate, earlier: EarlierCapture, response: Response, outcome: Outcome) -> Outcome:
+    def _revisited(
+        self, candidate: Candidate, earlier: EarlierCapture, response: Response, outcome: Outcome
+    ) -> Outcome:
         # A 304 may omit the validators; those we sent are still valid.
         known = outcome._replace(
             status=NOT_MODIFIED,

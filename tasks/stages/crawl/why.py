@@ -203,7 +203,7 @@ class Facts:
         if not self.policy_from:
             return None
         host, config = self._link.host, self._config
-        sent = self.policy.names_sent_to(host)
+        sent = self.policy.header_names_for(host)
         return {
             "from": self.policy_from,
             "denied_by": self.policy.denial(host),

@@ -29,7 +29,7 @@ from tasks.formats.web.robots import MAX_BYTES, TDMREP, Reservations, Robots, be
 from tasks.formats.web.url import authority, origin_of
 from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, crawl_delay, retry_after
 from tasks.stages.crawl.http.address import PORT, PRIVATE
-from tasks.stages.crawl.http.client import Answer, Client, FetchError
+from tasks.stages.crawl.http.client import Client, FetchError, Response
 from tasks.stages.crawl.policy import HOST_DENIED
 
 log = logging.getLogger("sluice.crawl")
@@ -513,17 +513,17 @@ class SiteFiles:
     async def _request(self, url: str, host: Host, *, own: bool, anonymous: bool) -> _Found:
         try:
             async with self._politeness.turn(host):
-                answer = await self._client.get(url, limit=_READ, anonymous=anonymous)
+                response = await self._client.get(url, limit=_READ, anonymous=anonymous)
         except FetchError as error:
             if error.reason not in _PERMANENT:
                 raise Unavailable(str(error), authority=host.authority) from error
             raise Unavailable(str(error), reason=error.reason if own else UNUSABLE) from error
-        if not 300 <= answer.status < 400:
-            body = _file(answer, url)
+        if not 300 <= response.status < 400:
+            body = _file(response, url)
             return _Found(None if body is None else packed(body))
-        target = canonical(answer.location, url) if answer.location is not None else None
+        target = canonical(response.location, url) if response.location is not None else None
         if target is None:
-            raise Unavailable(f"status {answer.status} without a usable Location", reason=UNUSABLE)
+            raise Unavailable(f"status {response.status} without a usable Location", reason=UNUSABLE)
         return _Found(None, target)
 
     def _keep(self, place: tuple[str, bool], found: _Found) -> None:
@@ -538,16 +538,16 @@ def _size(found: _Found) -> int:
     return _ENTRY_BYTES + len(found.body or b"") + len(found.target)
 
 
-def _file(answer: Answer, url: str) -> bytes | None:
-    if 200 <= answer.status < 300:
-        body = decode(answer.body, ",".join(answer.all("content-encoding")), _READ).data
-        if answer.body and not body:
+def _file(response: Response, url: str) -> bytes | None:
+    if 200 <= response.status < 300:
+        body = decode(response.body, ",".join(response.all("content-encoding")), _READ).data
+        if response.body and not body:
             raise Unavailable("its content coding cannot be undone")
         return body
-    if 400 <= answer.status < 500 and answer.status != 429:
+    if 400 <= response.status < 500 and response.status != 429:
         return None
-    pause_s = retry_after(answer.header("retry-after"))
-    raise Unavailable(f"status {answer.status}", retry_after_s=pause_s, authority=authority(url))
+    pause_s = retry_after(response.header("retry-after"))
+    raise Unavailable(f"status {response.status}", retry_after_s=pause_s, authority=authority(url))
 
 
 class Memory:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tasks.formats.web.content_encoding import decode
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.http.client import Response, Client, FetchError
+from tasks.stages.crawl.http.client import Client, FetchError, Response
 from tests.tasks.stages.crawl.site import Site
 
 

@@ -16,7 +16,14 @@ import uvloop
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.http import connection
 from tasks.stages.crawl.http.client import Client, FetchError
-from tasks.stages.crawl.http.connection import BODY_MEMORY, FREE_BODY, SocketBudget, LookUpError, BodyMemory, connect_any
+from tasks.stages.crawl.http.connection import (
+    BODY_MEMORY,
+    FREE_BODY,
+    BodyMemory,
+    LookUpError,
+    SocketBudget,
+    connect_any,
+)
 from tests.tasks.stages.crawl.hostile.web import Authority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
@@ -136,8 +143,8 @@ def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open(
     most_open = []
 
     async def run(port):
-        files = SocketBudget(visits=5, sockets=6, beside=1)
-        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0), files=files) as client:
+        budget = SocketBudget(visits=5, sockets=6, second_attempts=1)
+        async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0), sockets=budget) as client:
             for begin in range(0, 20, 5):
                 urls = [f"http://h{number}.localhost:{port}/" for number in range(begin, begin + 5)]
                 await asyncio.gather(*(client.get(url, limit=100) for url in urls))
@@ -218,25 +225,25 @@ def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
     monkeypatch.setattr(connection, "BODY_MEMORY", 4_000_000)
 
     async def run(url):
-        had, over = asyncio.Event(), asyncio.Event()
+        received, finished = asyncio.Event(), asyncio.Event()
 
         async def visit(client):
             await client.get(url, limit=4_000_000)
-            had.set()
-            await over.wait()
+            received.set()
+            await finished.wait()
 
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=2.0)) as client:
-            held = asyncio.ensure_future(visit(client))
-            await had.wait()
-            next_one = asyncio.ensure_future(client.get(url, limit=4_000_000))
-            done, _ = await asyncio.wait([next_one], timeout=2.5)
+            first = asyncio.ensure_future(visit(client))
+            await received.wait()
+            second = asyncio.ensure_future(client.get(url, limit=4_000_000))
+            done, _ = await asyncio.wait([second], timeout=2.5)
             assert not done
             # Small ones go on meanwhile.
             small = await client.get(url, limit=1000)
             assert (small.truncated, len(small.body)) == ("length", 1000)
-            over.set()
-            await held
-            last = await next_one
+            finished.set()
+            await first
+            last = await second
             return len(last.body), last.seconds
 
     with server(large) as (url, _):
@@ -290,18 +297,18 @@ class Wire:
 
 def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
     async def scenario():
-        room, count = BodyMemory(), BODY_MEMORY // (LARGE - FREE_BODY)
+        memory, count = BodyMemory(), BODY_MEMORY // (LARGE - FREE_BODY)
         ends = [asyncio.Event() for _ in range(count + 3)]
         visits = [asyncio.create_task(end.wait()) for end in ends]
         wires = [Wire() for _ in visits]
         for visit, wire in zip(visits, wires, strict=True):
-            room.take(visit, wire, FREE_BODY)
+            memory.reserve(visit, wire, FREE_BODY)
             for size in range(1 << 20, LARGE + 1, 1 << 20):
                 if wire.read:
-                    room.take(visit, wire, size)
+                    memory.reserve(visit, wire, size)
         assert [wire.read for wire in wires] == [True] * count + [False] * 3
         # The first never waits, however much the others have taken.
-        room.take(visits[0], wires[0], 2 * LARGE)
+        memory.reserve(visits[0], wires[0], 2 * LARGE)
         assert wires[0].read
         ends[0].set()
         await visits[0]
@@ -313,11 +320,11 @@ def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
 
 def test_small_bodies_need_no_room():
     async def scenario():
-        room = BodyMemory()
+        memory = BodyMemory()
         visits = [asyncio.create_task(asyncio.sleep(0)) for _ in range(2000)]
         wires = [Wire() for _ in visits]
         for visit, wire in zip(visits, wires, strict=True):
-            room.take(visit, wire, FREE_BODY)
+            memory.reserve(visit, wire, FREE_BODY)
         assert all(wire.read for wire in wires)
         await asyncio.gather(*visits)
 

@@ -61,8 +61,8 @@ def test_of_several_entries_the_closest_that_says_something_counts(policy):
     assert policy.max_pages("example.org", 7) == 7
     assert policy.delay_s("www.example.com", 1.0) == 10.0
     assert policy.delay_s("com", 1.0) == 1.0
-    assert policy.sent_to("http://a.example.com/").headers == {"Accept-Language": "de, en;q=0.5"}
-    assert policy.sent_to("http://a.example.net/").headers == {}
+    assert policy.headers_for("http://a.example.com/").headers == {"Accept-Language": "de, en;q=0.5"}
+    assert policy.headers_for("http://a.example.net/").headers == {}
 
 
 @pytest.mark.parametrize(

@@ -95,20 +95,20 @@ def limits(monkeypatch):
 
 def test_the_soft_limit_is_raised_as_far_as_it_is_needed(limits):
     now = limits(1024, 1 << 20)
-    found = connection.socket_budget(1088)
-    assert found.visits == 1088
-    assert found.sockets == 1088 + connection.MAX_IDLE
-    assert now == [found.sockets + found.beside + 256, 1 << 20]
+    budget = connection.socket_budget(1088)
+    assert budget.visits == 1088
+    assert budget.sockets == 1088 + connection.MAX_IDLE
+    assert now == [budget.sockets + budget.second_attempts + 256, 1 << 20]
     now = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    assert connection.socket_budget(1088) == found
+    assert connection.socket_budget(1088) == budget
     assert now == [resource.RLIM_INFINITY] * 2
 
 
 def test_all_sockets_of_a_crawl_and_its_other_files_are_within_the_limit(limits):
     now = limits(256, 1024)
-    found = connection.socket_budget(2024)
+    budget = connection.socket_budget(2024)
     assert now == [1024, 1024]
-    assert found.visits == found.sockets == 1024 - 256 - found.beside
+    assert budget.visits == budget.sockets == 1024 - 256 - budget.second_attempts
     limits(256, 300)
     with pytest.raises(InputError, match=r"may have 300 files open, and a fetch needs 384\. Raise the hard limit"):
         connection.socket_budget(2024)

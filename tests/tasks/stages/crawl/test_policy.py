@@ -261,7 +261,7 @@ def test_credentials_that_are_not_where_the_file_says_end_the_fetch_of_their_par
     assert guarded.requests == []
     policy = Policy.of(cycle.config, cycle.fetchlists[0])
     policy.unlock(lambda host: False)
-    assert policy.sent_to(guarded.url()).secret == frozenset()
+    assert policy.headers_for(guarded.url()).secret == frozenset()
 
 
 @pytest.mark.parametrize("value", ["", "two\nlines", "caf\xe9", "a\x00b"])

@@ -222,7 +222,7 @@ def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
     feed_all(response, [data[at : at + (step or len(data))] for at in range(0, len(data), step or len(data))])
     with pytest.raises(DisconnectError):
         response.end()
-    assert response.cut()
+    assert response.truncate()
     assert (response.done, response.body, response.truncated) == (True, b"hello", "disconnect")
     assert not response.reusable
 
@@ -231,7 +231,7 @@ def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
 def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(data):
     response = ResponseParser(LIMIT)
     response.feed(data)
-    assert not response.cut()
+    assert not response.truncate()
     assert response.truncated == ""
 
 

@@ -42,7 +42,7 @@ def short_lives(monkeypatch):
     monkeypatch.setattr(dns, "MIN_TTL_S", 0.1)
     monkeypatch.setattr(dns, "NEGATIVE_TTL_S", 0.1)
     monkeypatch.setattr(dns, "_ANSWER_S", 0.3)
-    monkeypatch.setattr(dns, "_LEFT_OUT_S", 0.5)
+    monkeypatch.setattr(dns, "_SKIP_S", 0.5)
 
 
 def unused_port():
@@ -91,7 +91,7 @@ def test_the_life_of_an_answer_has_bounds():
         await found(resolver, "zero.example")
         await found(resolver, "year.example")
         now = time.monotonic()
-        return {name: known.until - now for (name, _), known in resolver._known.items()}
+        return {name: entry.expires_at - now for (name, _), entry in resolver._cache.items()}
 
     zone = {
         "zero.example": addresses("zero.example", "1.1.1.1", ttl=0),
@@ -107,7 +107,7 @@ def test_the_life_of_an_answer_has_bounds():
 def test_the_shortest_life_on_the_way_to_an_address_counts():
     async def work(resolver):
         assert await found(resolver, "www.example") == ["1.1.1.1"]
-        return next(iter(resolver._known.values())).until - time.monotonic()
+        return next(iter(resolver._cache.values())).expires_at - time.monotonic()
 
     way = Said([("www.example", CNAME, 120, "cdn.example"), ("cdn.example", A, 900, "1.1.1.1")])
     with NameServer({"www.example": way}) as server:
@@ -158,7 +158,7 @@ def test_the_memory_of_names_is_bounded(monkeypatch):
     async def work(resolver):
         for number in range(20):
             await found(resolver, f"n{number}.example")
-        return [name for name, _ in resolver._known]
+        return [name for name, _ in resolver._cache]
 
     monkeypatch.setattr(dns, "MAX_NAMES", 5)
     zone = {f"n{number}.example": addresses(f"n{number}.example", "1.1.1.1") for number in range(20)}
@@ -250,7 +250,7 @@ def test_one_family_that_never_answers_does_not_hide_the_other(short_lives):
 
 
 def test_a_machine_without_name_servers_asks_its_system(monkeypatch):
-    monkeypatch.setattr(dns, "_own_servers", lambda: ())
+    monkeypatch.setattr(dns, "_system_servers", lambda: ())
     assert with_resolver(lambda one: found(one, "localhost", socket.AF_INET)) == ["127.0.0.1"]
 
 
