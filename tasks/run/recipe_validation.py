@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.config import nearest
-from tasks.filters.catalogue import measured, misfit
+from tasks.filters.catalogue import field_types_of, mismatch
 from tasks.formats.tokens.labels import SOURCE, UNKNOWN
 from tasks.run.catalogue import NEEDS
 from tasks.stages.annotate import AnnotateConfig
@@ -167,7 +167,7 @@ def _measured(sections: Sections) -> Iterator[str]:
     if annotate is None:
         return
     if consolidate is not None:
-        found = consolidate.unmeasured(annotate.use, lambda name: measured(name, annotate.settings[name]))
+        found = consolidate.unmeasured(annotate.use, lambda name: field_types_of(name, annotate.settings[name]))
         yield from (": ".join(problem) for problem in found)
     if "prose_score" not in annotate.use:
         yield 'annotate.use: dedup reads "prose_score": add it'
@@ -187,7 +187,7 @@ def _trained(sections: Sections) -> Iterator[str]:
             )
         elif model not in trained:
             yield f'{at}: [[classifiers.train]] has no "{model}": {nearest(model, trained)}'
-        elif why := misfit(name, trained[model].method, trained[model].positive):
+        elif why := mismatch(name, trained[model].method, trained[model].positive):
             yield f'{at}: the model "{model}" {": ".join(why)}'
 
 

@@ -321,7 +321,7 @@ def _listing() -> Iterator[str]:
     from tasks.stages.extract.parser import find_parser, parser_names, package_of
 
     yield _row("name", "is", "comes from")
-    for name in catalogue.known():
+    for name in catalogue.filter_names():
         try:
             module, package = extensions.module_of(extensions.FILTERS, "filter", name, catalogue.CATALOGUE)
             roles = ["annotator"] if catalogue.defined_in(module, Annotator) else []

@@ -193,9 +193,9 @@ def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
     found = shell(None, "annotate", "--recipe", str(recipe))
     assert found.returncode == 2
     for said in (
-        'extract.files.0.kind: no kind "csv": known are: jsonl, metadata, parquet, pdf, text, warc.',
-        'annotate.settings: no annotator "asking": known are: c4, ',
-        'consolidate.limits: no filter "asking": known are: c4, ',
+        'extract.files.0.kind: no kind "csv": choose from jsonl, metadata, parquet, pdf, text, warc.',
+        'annotate.settings: no annotator "asking": choose from c4, ',
+        'consolidate.limits: no filter "asking": choose from c4, ',
     ):
         assert f"mine.toml: {said}" in found.stderr
 
@@ -284,7 +284,7 @@ def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str,
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): mend or uninstall it'),
+        ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): repair or uninstall it'),
         ("tasks.filters.c4:C4", r"toys 1\.0 registers tasks\.filters\.c4:C4, not a module: register the module"),
         ("tasks.formats.documents.text", '"mine" is no filter'),
         ("tests.tasks.core.test_extensions", '"mine" is no filter'),
@@ -304,7 +304,7 @@ def test_a_module_that_ends_the_process_is_told_like_one_that_raises(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "unlicensed.py").write_text("import sys\nsys.exit('no licence')\n")
     entries.append(("sluice.filters", "mine", "unlicensed", "toys 1.0"))
-    with pytest.raises(Problems, match=r"toys 1\.0 cannot be imported \(SystemExit: no licence\): mend or uninstall"):
+    with pytest.raises(Problems, match=r"toys 1\.0 cannot be imported \(SystemExit: no licence\): repair or uninstall"):
         filter_of("mine", {})
 
 

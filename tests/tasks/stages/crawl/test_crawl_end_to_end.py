@@ -419,7 +419,7 @@ def test_a_sitemap_may_be_longer_than_a_page_may(crawl, caplog):
     assert (log["/s.xml"]["kind"], log["/s.xml"]["bytes"]) == ("sitemap", len(body))
     assert (log["/2"]["reason"], log["/2"]["bytes"]) == ("", 1024)
     lines = [record.getMessage() for record in caplog.records if "the sitemap" in record.getMessage()]
-    assert lines == [f"the sitemap {site.url('/t.xml')} gives 1 addresses: it is no whole XML"]
+    assert lines == [f"1 entries of the sitemap {site.url('/t.xml')} are used: its XML is incomplete"]
 
 
 def test_an_endless_site_ends_at_its_traps(crawl):

@@ -7,7 +7,7 @@ import pytest
 from selectolax.lexbor import LexborHTMLParser
 
 from tasks.formats.web.robots_tag import Directives
-from tasks.stages.crawl.page.links import REPORTED, restore_names, defuse, flatten, parse_page
+from tasks.stages.crawl.page.links import REPORTED, defuse, flatten, parse_page, restore_names
 
 FORMATTING = ["a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"]
 
@@ -159,5 +159,5 @@ def test_a_page_may_end_anywhere(html: bytes) -> None:
 def test_what_a_page_holds_is_told_and_little_else() -> None:
     for name in REPORTED:
         for tag in (f"<{name}>", f"<{name.upper()}\n", f"</{name}>"):
-            assert name in defuse(f"x{tag}    ".encode()).holds
-    assert defuse(b"<abbr><pre><li><b><section><header><template><figure><input>").holds == frozenset()
+            assert name in defuse(f"x{tag}    ".encode()).tags
+    assert defuse(b"<abbr><pre><li><b><section><header><template><figure><input>").tags == frozenset()

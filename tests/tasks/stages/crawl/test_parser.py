@@ -95,7 +95,7 @@ def test_a_page_whose_child_gets_little_time_keeps_its_links_however_long_that_l
 @pytest.mark.timeout(60)
 def test_a_child_that_stands_still_is_given_up_and_the_next_page_is_read(monkeypatch):
     first, second = read_by_a_stopped_child(monkeypatch, 0.1, module._cpu_time)
-    assert first.unread == "the process that reads it has stood still for 0.1 s"
+    assert first.unread == "the parser process has made no progress for 0.1 s"
     assert [link.url for link in second.links] == ["http://h/large"]
 
 

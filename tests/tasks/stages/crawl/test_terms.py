@@ -12,7 +12,7 @@ from tasks.formats.web.robots import Reservations, Robots
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page.links import ParsedPage, parse_page
-from tasks.stages.crawl.page.terms import merge_terms, header_terms, terms_json, opted_out
+from tasks.stages.crawl.page.terms import header_terms, merge_terms, opted_out, terms_json
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.site import Site
 
