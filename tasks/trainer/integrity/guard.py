@@ -31,7 +31,7 @@ MAX_REFUSED = 10
 PASSED_OVER = "passed_over"
 """Why a step is skipped whose batch a rolled-back run does not read again."""
 MAX_ROLLBACKS = 3
-Passed = list[tuple[int, int]]
+StepRanges = list[tuple[int, int]]
 """Ranges of steps, [first, end)."""
 
 
@@ -121,10 +121,10 @@ def drop_after(root: Path, step: int) -> None:
         shutil.rmtree(root / checkpoint.name_of(later), ignore_errors=True)
 
 
-def is_passed(passed: Sequence[tuple[int, int]], step: int) -> bool:
+def in_ranges(passed: Sequence[tuple[int, int]], step: int) -> bool:
     """Whether a step is passed over.
 
-    >>> is_passed([(3, 5)], 4), is_passed([(3, 5)], 5)
+    >>> in_ranges([(3, 5)], 4), in_ranges([(3, 5)], 5)
     (True, False)
     """
     return any(first <= step < end for first, end in passed)

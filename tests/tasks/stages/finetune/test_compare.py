@@ -153,5 +153,5 @@ def test_the_registered_folder_answers_messages_and_names_what_it_comes_from(
         (untuned / path.name).write_bytes(path.read_bytes())
     described = json.loads((folder / "model.json").read_text())
     (untuned / "model.json").write_text(json.dumps({name: described[name] for name in described if name != "template"}))
-    with pytest.raises(InputError, match="was not fine-tuned, and answers no messages"):
+    with pytest.raises(InputError, match="was not fine-tuned and accepts no messages"):
         TextModel(untuned).predict([said])

@@ -67,7 +67,7 @@ def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_ove
 
 
 def test_one_checkpoint_is_too_few_for_a_rollback_and_is_refused_with_the_settings() -> None:
-    with pytest.raises(ValidationError, match=r"keep_checkpoints: 1 is too few.*a rollback goes to the one before it"):
+    with pytest.raises(ValidationError, match=r"keep_checkpoints: 1 is too few.*a rollback needs the one before it"):
         small_config(keep_checkpoints=1)
     assert CanaryConfig().training(0).keep_checkpoints >= 2
 

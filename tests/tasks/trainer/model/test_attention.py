@@ -10,7 +10,7 @@ from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.attention import Kernel, best_kernel, document_mask, sdpa_mask
 from tasks.trainer.model.flex import BLOCK, block_mask, flex
 from tasks.trainer.model.transformer import TransformerBlock, build
-from tasks.trainer.model.varlen import FEWEST, cu_seqlens, varlen
+from tasks.trainer.model.varlen import MIN_DOCUMENTS, cu_seqlens, varlen
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: these kernels have a backward pass there")
 flex_warns = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
@@ -91,13 +91,13 @@ def test_cu_seqlens_are_where_documents_begin_and_then_the_end() -> None:
     ]
     found = cu_seqlens(documents)
     assert found.dtype == torch.int32
-    assert found.tolist() == begins + [documents.numel()] * (FEWEST + 1 - len(begins))
+    assert found.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
 
 
 def test_batches_with_other_documents_have_cu_seqlens_of_few_shapes() -> None:
-    counts = [1, 7, FEWEST, FEWEST + 1, 30, 2 * FEWEST]
+    counts = [1, 7, MIN_DOCUMENTS, MIN_DOCUMENTS + 1, 30, 2 * MIN_DOCUMENTS]
     found = [cu_seqlens(torch.arange(64)[None].clamp(max=count - 1)) for count in counts]
-    assert [len(one) - 1 for one in found] == [FEWEST] * 3 + [2 * FEWEST] * 3
+    assert [len(one) - 1 for one in found] == [MIN_DOCUMENTS] * 3 + [2 * MIN_DOCUMENTS] * 3
     assert all(len(one[one < 64]) == count for one, count in zip(found, counts, strict=True))
 
 
