@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 #   scripts, the Indic ones, Mongolian, Khmer, Tibetan and the like (The Unicode Standard, section 23.2; UAX #31, 2.3);
 # - the joiner U+200D between emoji, variation selectors that choose emoji or text form, and the tags of the flags of
 #   England, Scotland and Wales (UTS #51, sections 1.4.9 and 2.8);
-# - Mongolian variation selectors and separator after a Mongolian letter, and Korean fillers, which stand for missing letters;
+# - Mongolian variation selectors and separator after a Mongolian letter, and Korean fillers, which stand for missing
+#   letters;
 # - the grapheme joiner U+034F before a combining mark, whose position it fixes.
 # All others are removed: soft hyphens, zero-width spaces (also between Thai or Khmer words, where they only allow a
 # line break), word joiners, direction marks and overrides, invisible operators, other variation selectors, tags.

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.formats.documents.layout import PageScore, LayoutSpan
+from tasks.formats.documents.layout import LayoutSpan, PageScore
 from tasks.formats.documents.text import clean
 from tasks.formats.pdf.blocks import END, Block, Body, blocks
 from tasks.formats.pdf.characters import RawPage, displayed

@@ -20,7 +20,7 @@ from fastwarc import WarcRecordType, ZstdWriter
 from tasks.formats.warc.archive import capture_at, captures
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record, dechunk, quick_digest
-from tasks.formats.warc.seek import Inflated
+from tasks.formats.warc.seek import GzipContent
 from tasks.formats.web.content_encoding import decode
 from tests.tasks.stages.extract.conftest import record
 
@@ -291,7 +291,7 @@ def test_the_work_for_records_of_huge_lengths_grows_with_their_number_and_no_fas
 def test_going_back_in_a_gzip_member_does_not_inflate_it_again() -> None:
     content = b"".join(b"%07d\n" % number for number in range(100_000))
     file = Counting(gzipped(content))
-    inflated = Inflated(file)
+    inflated = GzipContent(file)
     for at in range(0, 600_000, 4000):
         inflated.seek(at)
         assert inflated.read(20_000) == content[at : at + 20_000]
