@@ -40,7 +40,7 @@ import numpy as np
 from benchmarks.harness import json_lines, keep, parser
 from tasks.core.engine import Engine
 from tasks.filters.base import Annotator, fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.learned.fasttext import FastText
 from tasks.filters.learned.signals import fit, matrix
@@ -49,7 +49,7 @@ from tasks.filters.prose_score import ProseScore
 from tasks.filters.quality import RIDGE, WEIGHTS, QualityMeasures
 from tasks.formats.documents.text import hash64, words
 from tasks.stages.classifiers import ClassifierSettings, FastTextSettings, Texts
-from tasks.stages.classifiers.texts import Example, Examples, gather
+from tasks.stages.classifiers.texts import LabeledText, TextSplit, gather
 from tasks.stages.classifiers.training import auc, auc_error, baselines, scores_of, train
 
 REFERENCE = ("wiki", "academic", "books", "speech", "techdocs")
@@ -75,7 +75,7 @@ def agreement(good: np.ndarray, scores: Sequence[float] | np.ndarray) -> dict[st
 
 def measured(annotator: Annotator, texts: Sequence[str], field: str) -> np.ndarray:
     annotator.prepare({})
-    return fields(annotator.annotate(Batch(texts)))[field]
+    return fields(annotator.annotate(DocumentBatch(texts)))[field]
 
 
 def quality(data: Path, scratch: str) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def quality(data: Path, scratch: str) -> dict[str, Any]:
         return fit(signals[learn], good[learn], RIDGE).probabilities(signals[test])
 
     def by_words(learn: np.ndarray, test: np.ndarray) -> np.ndarray:
-        made = [Example(text, str(bool(mark)), text, "", "") for text, mark in zip(texts, good, strict=True)]
+        made = [LabeledText(text, str(bool(mark)), text, "", "") for text, mark in zip(texts, good, strict=True)]
         settings = ClassifierSettings(name="votes", texts=(Texts(path="/"),), positive="True", fasttext=FEW)
         learnt, tested = ([made[place] for place in np.flatnonzero(side)] for side in (learn, test))
         return train(settings, learnt, tested, scratch).probabilities[:, 1]
@@ -144,7 +144,7 @@ def _gate(data: Path, negatives: Sequence[str], scratch: str) -> FastText:
     trained = train(settings, examples.train, examples.heldout, scratch)
     path = Path(scratch) / "gate.bin"
     path.write_bytes(trained.data)
-    return FastText(str(path), trained.meaning)
+    return FastText(str(path), trained.description)
 
 
 def toxicity(data: Path, scratch: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def toxicity(data: Path, scratch: str) -> dict[str, Any]:
     return found
 
 
-def _lexicon(examples: Sequence[Example]) -> tuple[Entries, int]:
+def _lexicon(examples: Sequence[LabeledText]) -> tuple[Entries, int]:
     """Makes a list of the words that stand in toxic texts nearly always, by how much oftener than texts are toxic."""
     seen: Counter[str] = Counter()
     toxic: Counter[str] = Counter()
@@ -186,12 +186,12 @@ def _lexicon(examples: Sequence[Example]) -> tuple[Entries, int]:
     return Entries(chosen), len(chosen)
 
 
-def _trained(settings: ClassifierSettings, examples: Examples, scratch: str) -> dict[str, Any]:
+def _trained(settings: ClassifierSettings, examples: TextSplit, scratch: str) -> dict[str, Any]:
     trained = train(settings, examples.train, examples.heldout, scratch)
     learnt, tested = ([(one.label, len(one.text)) for one in side] for side in (examples.train, examples.heldout))
-    base = baselines(trained.meaning.labels, learnt, tested, settings.positive)
+    base = baselines(trained.description.labels, learnt, tested, settings.positive)
     truth = [example.label for example in examples.heldout]
-    scores = scores_of(trained.meaning.labels, truth, trained.probabilities, settings.positive, base)
+    scores = scores_of(trained.description.labels, truth, trained.probabilities, settings.positive, base)
     shown = ("heldout", "auc", "auc_standard_error", "accuracy", "baselines")
     found = {"learnt_from": len(examples.train), **{name: scores[name] for name in shown if name in scores}}
     return {**found, "thresholds": [row for row in scores["thresholds"] if row["threshold"] in (0.1, 0.5, 0.9)]}
@@ -207,7 +207,7 @@ def scores(given: argparse.Namespace) -> None:
 
 def labels(language: LanguageLabels, texts: list[str]) -> tuple[list[str], np.ndarray]:
     """Returns label and score of each text."""
-    found = fields(language.annotate(Batch(texts)))
+    found = fields(language.annotate(DocumentBatch(texts)))
     return list(found["label"]), found["score"]
 
 

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import cost, json_lines, keep, least, parser, spent, texts_of
 from benchmarks.refine import datatrove
 from tasks.filters.base import Annotator, fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator, filter_of
 from tasks.filters.counting import words
 from tasks.filters.pretrained import model_file
@@ -104,7 +104,7 @@ def alone(one: Annotator, columns: Sequence[pa.StringArray]) -> float:
     """Returns the CPU seconds of one annotator with the words split."""
     total = 0.0
     for column in columns:
-        batch = Batch(column.to_pylist(), column=column)
+        batch = DocumentBatch(column.to_pylist(), column=column)
         _ = batch.words
         total += spent(lambda batch=batch: one.annotate(batch))  # type: ignore[misc]
     return total
@@ -118,7 +118,7 @@ def together(columns: Sequence[pa.StringArray]) -> float:
 
     def run() -> None:
         for batch_texts, column in zip(texts, columns, strict=True):
-            batch = Batch(batch_texts, column=column)
+            batch = DocumentBatch(batch_texts, column=column)
             for one in rules:
                 one.annotate(batch)
 
@@ -239,7 +239,7 @@ def first_reasons(
     rule, measures = filter_of(name, limits), annotator(name, settings)
     found: list[str] = []
     for start in range(0, len(texts), _BATCH):
-        batch = Batch(texts[start : start + _BATCH])
+        batch = DocumentBatch(texts[start : start + _BATCH])
         first = [""] * len(batch)
         for reason, goes in rule.reasons(fields(measures.annotate(batch))):
             first = [why or (reason if gone else "") for why, gone in zip(first, goes, strict=True)]

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import keep, parser, spent, texts_of
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.pii import Pii
 from tasks.filters.recognisers.scan import find
 from tasks.formats.documents.text import clean
@@ -534,7 +534,7 @@ def _rates(count: Counter[str]) -> dict[str, float]:
 def speed(texts: Sequence[str]) -> dict[str, float]:
     """Returns megabytes of UTF-8 per CPU second, ours and the bare search for digits."""
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    annotator, batch = Pii(), Batch(texts)
+    annotator, batch = Pii(), DocumentBatch(texts)
     annotator.prepare({})
     ours = min(spent(lambda: annotator.measure(batch)) for _ in range(3))
     bare = min(spent(lambda: [_DIGIT.findall(text) for text in texts]) for _ in range(3))

@@ -16,7 +16,7 @@ from tasks.core.config import assign, changes, parse
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.ledger import newest
 from tasks.core.store import Store
-from tasks.filters.catalogue import known
+from tasks.filters.catalogue import filter_names
 from tasks.formats.documents.document import CONTAMINATION, PARAGRAPHS
 from tasks.formats.documents.tombstones import in_force
 from tasks.run.lineage import artifact_of_version
@@ -132,7 +132,7 @@ def _differences(old: ConsolidateConfig, new: ConsolidateConfig, whose: str) -> 
 def _of_a_filter(path: str) -> bool:
     """Returns whether a dotted path is a general limit, and not one of a source or kind."""
     section, _, rest = path.partition(".")
-    return section == "limits" and rest.partition(".")[0] in known()
+    return section == "limits" and rest.partition(".")[0] in filter_names()
 
 
 def _plain(value: Any) -> str:

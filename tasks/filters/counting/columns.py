@@ -123,7 +123,7 @@ def one_of(column: pa.StringArray, values: Iterable[str]) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ChunkBounds:
     """Bounds of the chunks of several consecutive documents.
 
     Attributes:
@@ -137,7 +137,7 @@ class Bounds:
     line_starts: NDArray[np.int32]
 
 
-def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
+def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, ChunkBounds]:
     """Splits documents at white space; returns the chunks and their bounds."""
     data, bounds = buffers(texts)
     filled = ~_spaces(data)
@@ -146,7 +146,7 @@ def stretches(texts: pa.StringArray) -> tuple[pa.StringArray, Bounds]:
     sizes -= starts
     sizes += 1
     begins, line_starts = lines_of(data, bounds)
-    found = Bounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
+    found = ChunkBounds(insertions(starts, begins), insertions(starts, bounds), line_starts)
     del starts, begins
     return strings(data[filled], sizes), found
 

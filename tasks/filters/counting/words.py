@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.filters.counting.columns import Bounds, looked_up, places, portions, running_sums, size, stretches
+from tasks.filters.counting.columns import ChunkBounds, looked_up, places, portions, running_sums, size, stretches
 from tasks.filters.counting.english import pieces
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -318,13 +318,13 @@ def _uncached(stretches: pa.StringArray) -> _Apart:
     return _Apart(counts, running_sums(counts)[:-1], words.indices.to_numpy(), known)
 
 
-def _encoded(texts: pa.StringArray) -> tuple[pa.DictionaryArray, Bounds]:
+def _encoded(texts: pa.StringArray) -> tuple[pa.DictionaryArray, ChunkBounds]:
     """Returns chunks by number, and their bounds."""
     found, bounds = stretches(texts)
     return found.dictionary_encode(), bounds
 
 
-def _words(bounds: Bounds, indices: NDArray[np.int32], table: _Apart) -> Words:
+def _words(bounds: ChunkBounds, indices: NDArray[np.int32], table: _Apart) -> Words:
     """Returns the words of documents.
 
     Args:

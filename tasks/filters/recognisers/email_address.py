@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 _MAX_LOCAL = 64
 _MAX_DOMAIN = 255
@@ -53,7 +53,7 @@ _MESSAGE_LABEL = re.compile(r"(?i:message|content|msg)[-_ ]?(?i:id)[\"']?[ ]?[:=
 _QUOTED = re.compile(r'"[^"\n@]{1,64}"\Z')
 
 
-def find_email(text: str, at: int) -> Iterator[Span]:
+def find_email(text: str, at: int) -> Iterator[PiiSpan]:
     """Yields the address around the "@" at `at`, if there is one: with two labels at least behind it.
 
     >>> text = "Write to (jo.doe+web@example.co.uk)."
@@ -66,7 +66,7 @@ def find_email(text: str, at: int) -> Iterator[Span]:
     end = _domain_end(text, at) if start is not None else None
     if start is None or end is None or _is_other(text, start, at, end):
         return
-    yield Span("email", start, end, Evidence.PATTERN)
+    yield PiiSpan("email", start, end, Evidence.PATTERN)
 
 
 def _local_start(text: str, at: int) -> int | None:

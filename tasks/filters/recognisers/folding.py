@@ -30,7 +30,7 @@ from io import StringIO
 from itertools import chain
 from typing import NamedTuple
 
-from tasks.filters.recognisers.span import Span
+from tasks.filters.recognisers.span import PiiSpan
 
 SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
 DASHES = "\u2010-\u2013\u2212"
@@ -202,7 +202,7 @@ class Folded:
 
     >>> from tasks.filters.recognisers.span import Evidence
     >>> folded = Folded("Tel#030", [(3, 4, ": ")])
-    >>> folded.text, folded.back(Span("phone", 5, 8, Evidence.PATTERN))[1:3]
+    >>> folded.text, folded.back(PiiSpan("phone", 5, 8, Evidence.PATTERN))[1:3]
     ('Tel: 030', (4, 7))
     """
 
@@ -222,7 +222,7 @@ class Folded:
         self.text = pieces.getvalue() if self._after else text
         self.places = places if places and not self._after else look(self.text)
 
-    def back(self, span: Span) -> Span:
+    def back(self, span: PiiSpan) -> PiiSpan:
         """Returns the span with the places of the text before it was folded."""
         return span._replace(start=self._place(span.start), end=self._place(span.end - 1) + 1)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, Span
+from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, PiiSpan
 
 # As printed on cards: fours; American Express 4-6-5; Diners Club 4-6-4; or without gaps. What follows may be the next
 # field of a line: a number of three digits, a date.
@@ -38,7 +38,7 @@ _CARD_ISSUERS = re.compile(
 )
 
 
-def find_cards(text: str, start: int, end: int) -> Iterator[Span]:
+def find_cards(text: str, start: int, end: int) -> Iterator[PiiSpan]:
     """Yields payment card numbers in text[start:end]: issuer's prefix, length and check digit agree.
 
     Sources: ISO/IEC 7812-1 (check digit), the networks' published issuer ranges.
@@ -54,7 +54,7 @@ def find_cards(text: str, start: int, end: int) -> Iterator[Span]:
         ends = [found.end(), found.start("tail")] if found["tail"] else [found.end()]
         stop = next((one for one in ends if _is_card(_CARD_GAPS.sub("", text[found.start() : one]))), None)
         if stop and not _is_cell(text, found.start(), stop, last):
-            yield Span("card", found.start(), stop, Evidence.CHECKSUM)
+            yield PiiSpan("card", found.start(), stop, Evidence.CHECKSUM)
             at = last = stop
 
 
@@ -104,7 +104,7 @@ _IBAN_FORM = re.compile(
 _IBAN_GAP = re.compile(r"[ ./_\n-]")
 
 
-def find_iban(text: str, start: int) -> Iterator[Span]:
+def find_iban(text: str, start: int) -> Iterator[PiiSpan]:
     """Yields the international bank account number that begins at `start`, if one does, in capitals or not.
 
     It has its country's length and the right check digits; one that is not in capitals must also have its country's
@@ -128,7 +128,7 @@ def find_iban(text: str, start: int) -> Iterator[Span]:
         or not mod97(printed.upper())
     ):
         return
-    yield Span("iban", start, end, Evidence.CHECKSUM)
+    yield PiiSpan("iban", start, end, Evidence.CHECKSUM)
 
 
 def _iban_begins(text: str, start: int) -> bool:
@@ -164,7 +164,7 @@ _VOID_SSNS = frozenset(("078051120", "219099999"))
 _SSN_LABELS = Labels(r"ssn\b|ss ?#|social[ -]security|soc\.? sec|taxpayer|itin\b", OTHER_NUMBERS)
 
 
-def find_ssns(text: str, start: int, end: int) -> Iterator[Span]:
+def find_ssns(text: str, start: int, end: int) -> Iterator[PiiSpan]:
     """Yields US social security numbers in text[start:end]: with dashes by their format, otherwise with a label.
 
     Sources: Social Security Administration, "Social Security Number Randomization": areas 000, 666 and 900 to 999,
@@ -183,7 +183,7 @@ def find_ssns(text: str, start: int, end: int) -> Iterator[Span]:
         dashed = found["gap"] == found["next"] == "-" and not taxpayer
         label = _SSN_LABELS.of(text, found.start(), found.end())
         if label or (dashed and label is None):
-            yield Span("ssn", found.start(), found.end(), Evidence.PATTERN if dashed else Evidence.CONTEXT)
+            yield PiiSpan("ssn", found.start(), found.end(), Evidence.PATTERN if dashed else Evidence.CONTEXT)
 
 
 _V4 = re.compile(
@@ -208,7 +208,7 @@ _IP_LABELS = Labels(
 )
 
 
-def find_ipv4(text: str, start: int, end: int) -> Iterator[Span]:
+def find_ipv4(text: str, start: int, end: int) -> Iterator[PiiSpan]:
     """Yields the IPv4 addresses in text[start:end] that may identify a person's connection.
 
     Only addresses that the registries allocate count: private, loopback, link-local, documentation and multicast ranges
@@ -229,10 +229,10 @@ def find_ipv4(text: str, start: int, end: int) -> Iterator[Span]:
             continue
         label = _IP_LABELS.of(text, found.start(), found.end())
         if label or (label is None and max(address.packed) >= _SMALL_BYTE):
-            yield Span("ip", found.start(), found.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
+            yield PiiSpan("ip", found.start(), found.end(), Evidence.PATTERN if label is None else Evidence.CONTEXT)
 
 
-def find_ipv6(text: str, start: int) -> Iterator[Span]:
+def find_ipv6(text: str, start: int) -> Iterator[PiiSpan]:
     """Yields the IPv6 address that begins at `start`, if one does.
 
     >>> [list(find_ipv6(text, 0)) != [] for text in ("2606:4700:4700::1111", "2001:db8::1", "2014:05:30")]
@@ -248,7 +248,7 @@ def find_ipv6(text: str, start: int) -> Iterator[Span]:
     except AddressValueError:
         return
     if address.is_global and not _is_network(text, found.end(), address):
-        yield Span("ip", start, found.end(), Evidence.CHECKSUM)
+        yield PiiSpan("ip", start, found.end(), Evidence.CHECKSUM)
 
 
 def _is_version_or_network(text: str, found: re.Match[str], address: IPv4Address) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, Span
+from tasks.filters.recognisers.span import GOODS, OTHER_NUMBERS, Evidence, Labels, PiiSpan
 
 if TYPE_CHECKING:
     from phonenumbers import PhoneNumber
@@ -133,7 +133,7 @@ _LABELS = Labels(
 )
 
 
-def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
     """Yields telephone numbers in text[start:end].
 
     Args:
@@ -152,7 +152,7 @@ def find_phones(text: str, start: int, end: int, countries: Sequence[str]) -> It
         if form := STRONG.get(country):
             for found in form.finditer(text, start, end):
                 if exists(found.group(), country) and not _is_other(text, found.start(), found.end()):
-                    yield Span("phone", found.start(), found.end(), Evidence.PATTERN)
+                    yield PiiSpan("phone", found.start(), found.end(), Evidence.PATTERN)
     yield from _labelled(text, start, end, countries)
 
 
@@ -168,7 +168,7 @@ def _is_other(text: str, start: int, end: int) -> bool:
     return _GOODS.of(text, start, end) is False
 
 
-def _international(text: str, start: int, end: int) -> Iterator[Span]:
+def _international(text: str, start: int, end: int) -> Iterator[PiiSpan]:
     for found in _INTERNATIONAL.finditer(text, start, end):
         number = found.group()
         if "+" not in number and not re.search(r"[0-9][ ./-]+[0-9]", number[2:]):
@@ -177,7 +177,7 @@ def _international(text: str, start: int, end: int) -> Iterator[Span]:
             continue
         if kept := _longest(number, lenient=found["glued"] is found["apart"] is None):
             first = 1 if kept.startswith("(") and kept.count("(") > kept.count(")") else 0
-            yield Span("phone", found.start() + first, found.start() + len(kept), Evidence.PATTERN)
+            yield PiiSpan("phone", found.start() + first, found.start() + len(kept), Evidence.PATTERN)
 
 
 def _longest(number: str, lenient: bool) -> str | None:
@@ -201,7 +201,7 @@ def _longest(number: str, lenient: bool) -> str | None:
     return None
 
 
-def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[Span]:
+def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iterator[PiiSpan]:
     if end - start > 3 * LONGEST:  # a table of numbers, not a line of contacts
         return
     for found in _WEAK.finditer(text, start, end):
@@ -210,7 +210,7 @@ def _labelled(text: str, start: int, end: int, countries: Sequence[str]) -> Iter
             if _is_amount(text, first, last) or not _is_labelled(text, first, last):
                 continue
             if any(exists(number, country) for country in countries) or _could_exist(number, countries):
-                yield Span("phone", first, last, Evidence.CONTEXT)
+                yield PiiSpan("phone", first, last, Evidence.CONTEXT)
 
 
 def _is_labelled(text: str, start: int, end: int) -> bool:

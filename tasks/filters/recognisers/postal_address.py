@@ -19,7 +19,7 @@ states, street suffixes, unit designators), Canada Post's addressing guidelines.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tasks.filters.recognisers.span import Evidence, Labels, Span
+from tasks.filters.recognisers.span import Evidence, Labels, PiiSpan
 
 _UP = "A-ZÀ-ÖØ-Þ"
 _WORD = rf"[{_UP}][\w'’-]{{0,47}}+"
@@ -223,7 +223,7 @@ STREET = re.compile(
 """A street read forwards: with a flat, or with a town and its state, it is an address by itself."""
 
 
-def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[Span]:
+def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) -> Iterator[PiiSpan]:
     r"""Yields the addresses whose postcode's first digit is one of `starts`, which rise.
 
     >>> text = "Send it to 450 West 31st Street, 15th Floor,\n   New York, NY 10001, please"
@@ -241,7 +241,7 @@ def find_american(text: str, starts: Iterable[int], countries: Sequence[str]) ->
             continue
         begin = _begin(text, max(done, state.start() - _AMERICAN_LONGEST), state.start())
         if begin is not None:
-            yield Span("address", begin, code.end(), Evidence.PATTERN)
+            yield PiiSpan("address", begin, code.end(), Evidence.PATTERN)
         done = code.end()
 
 
@@ -316,7 +316,7 @@ _LOOK_BACK = 60
 _LONGEST = 130
 
 
-def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[Span]:
+def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -> Iterator[PiiSpan]:
     """Yields the addresses whose house number or postcode is at one of `starts`; one may match in several ways.
 
     >>> text = "Ship to 123 Elm Street, Apt 45, Springfield, IL 62704 today"
@@ -343,29 +343,29 @@ def find_addresses(text: str, starts: Sequence[int], countries: Sequence[str]) -
             yield from _british(text, start)
 
 
-def _british(text: str, start: int) -> Iterator[Span]:
+def _british(text: str, start: int) -> Iterator[PiiSpan]:
     code = GB_CODE.search(text, start, start + _LONGEST)
     if code and (found := GB.fullmatch(text, start, code.end())):
         flat = GB_FLAT_BEFORE.search(text, max(0, start - _LOOK_BACK), start)
-        yield Span("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
+        yield PiiSpan("address", flat.start() if flat else start, found.end(), Evidence.PATTERN)
 
 
-def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[Span]:
+def _street(text: str, start: int, form: re.Pattern[str]) -> Iterator[PiiSpan]:
     found = form.match(text, start)
     if found is None:
         return
     if found["town"] or found.groupdict().get("unit"):
-        yield Span("address", start, found.end(), Evidence.PATTERN)
+        yield PiiSpan("address", start, found.end(), Evidence.PATTERN)
     elif _LABELS.of(text, start, found.end()) or _PERSON_OF.search(text, max(0, start - 20), start):
-        yield Span("address", start, found.end(), Evidence.CONTEXT)
+        yield PiiSpan("address", start, found.end(), Evidence.CONTEXT)
 
 
-def _street_first(text: str, start: int, country: str) -> Iterator[Span]:
+def _street_first(text: str, start: int, country: str) -> Iterator[PiiSpan]:
     found = TAIL[country].match(text, start)
     street = STREET_BEFORE[country].search(text, max(0, start - _LOOK_BACK), start) if found else None
     if found is None or street is None:
         return
     if found["town"]:
-        yield Span("address", street.start(), found.end(), Evidence.PATTERN)
+        yield PiiSpan("address", street.start(), found.end(), Evidence.PATTERN)
     elif _LABELS.of(text, street.start(), found.end()):
-        yield Span("address", street.start(), found.end(), Evidence.CONTEXT)
+        yield PiiSpan("address", street.start(), found.end(), Evidence.CONTEXT)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.filters.recognisers import email_address, numbers, phone, postal_address
 from tasks.filters.recognisers.folding import GAPS, Places, fold, look
-from tasks.filters.recognisers.span import Span, resolve
+from tasks.filters.recognisers.span import PiiSpan, resolve
 
 KINDS = ("email", "phone", "ip", "ssn", "card", "iban", "address")
 # Tried at those places, in this order: where an IBAN or an IPv6 address begins (nothing is consumed but its first
@@ -34,7 +34,7 @@ _BEYOND = 9
 
 def find(
     text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
-) -> list[Span]:
+) -> list[PiiSpan]:
     """Returns the personal data in `text`, in text order and without overlap.
 
     Args:
@@ -52,7 +52,7 @@ def find(
 
 def readings(
     text: str, kinds: Sequence[str] = KINDS, countries: Sequence[str] = phone.COUNTRIES, dots: bool | None = None
-) -> Iterator[Span]:
+) -> Iterator[PiiSpan]:
     """Yields what each recogniser finds, in no order: several may read the same stretch, or parts of it."""
     text = text.replace("\r\n", " \n")  # no place moves
     places = look(text)
@@ -61,7 +61,7 @@ def readings(
         yield from map(folded.back, _reading(folded.text, folded.places, kinds, countries))
 
 
-def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
     if "email" in kinds and "@" in text:
         yield from _emails(text)
     if not _NUMBER_KINDS.isdisjoint(kinds):
@@ -70,12 +70,12 @@ def _reading(text: str, places: Places, kinds: Sequence[str], countries: Sequenc
         yield from postal_address.find_addresses(text, places.digits, countries)
 
 
-def _emails(text: str) -> Iterator[Span]:
+def _emails(text: str) -> Iterator[PiiSpan]:
     for mark in email_address.MARK.finditer(text):
         yield from email_address.find_email(text, mark.start())
 
 
-def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+def _numbers(text: str, starts: Sequence[int], kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
     for place in _number_places(text, starts):
         start = place.start()
         if place.lastgroup == "iban":
@@ -100,7 +100,7 @@ def _number_places(text: str, starts: Sequence[int]) -> Iterator[re.Match[str]]:
             at = end = place.end()  # behind the first digit of an IBAN its others may still be a run
 
 
-def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[Span]:
+def _run(text: str, start: int, end: int, kinds: Sequence[str], countries: Sequence[str]) -> Iterator[PiiSpan]:
     end += _BEYOND
     if "card" in kinds:
         yield from numbers.find_cards(text, start, end)

@@ -39,7 +39,7 @@ class Evidence(IntEnum):
     """A check digit or a parser that refuses most other text has agreed."""
 
 
-class Span(NamedTuple):
+class PiiSpan(NamedTuple):
     """A stretch of text.
 
     Attributes:
@@ -55,7 +55,7 @@ class Span(NamedTuple):
     evidence: Evidence
 
 
-def resolve(spans: Iterable[Span], text: str) -> list[Span]:
+def resolve(spans: Iterable[PiiSpan], text: str) -> list[PiiSpan]:
     """Returns spans in text order and without overlap, that together cover every letter and digit of the given ones.
 
     Where two overlap the one with the better evidence is kept: a checksum before a format, a format before a label.
@@ -64,24 +64,24 @@ def resolve(spans: Iterable[Span], text: str) -> list[Span]:
     that touch become one.
 
     >>> text = "call 4155552671. 12 rue de la Paix, 75002 Paris"
-    >>> phone, address = Span("phone", 5, 19, Evidence.CONTEXT), Span("address", 17, 47, Evidence.PATTERN)
+    >>> phone, address = PiiSpan("phone", 5, 19, Evidence.CONTEXT), PiiSpan("address", 17, 47, Evidence.PATTERN)
     >>> [(span.kind, text[span.start : span.end]) for span in resolve([phone, address], text)]
     [('phone', '4155552671'), ('address', '12 rue de la Paix, 75002 Paris')]
     """
     best_first = sorted(spans, key=lambda span: (-span.evidence, span.start - span.end, span.start, span.kind))
-    stretches: list[Span] = []
+    stretches: list[PiiSpan] = []
     for owner, start, end in _owned(best_first):
         before = stretches[-1] if stretches else None
         if before and before.kind == owner.kind and before.end == start:
             stretches[-1] = before._replace(end=end, evidence=max(before.evidence, owner.evidence))
         else:
-            stretches.append(Span(owner.kind, start, end, owner.evidence))
+            stretches.append(PiiSpan(owner.kind, start, end, owner.evidence))
     starts, ends = {span.start for span in best_first}, {span.end for span in best_first}
     trimmed = (_trimmed(span, text, span.start not in starts, span.end not in ends) for span in stretches)
     return [span for span in trimmed if any(map(str.isalnum, text[span.start : span.end]))]
 
 
-def _owned(best_first: Sequence[Span]) -> Iterator[tuple[Span, int, int]]:
+def _owned(best_first: Sequence[PiiSpan]) -> Iterator[tuple[PiiSpan, int, int]]:
     """Yields segments from one border of a span to the next, each with the best of the spans that cover it."""
     waiting = sorted(range(len(best_first)), key=lambda rank: -best_first[rank].start)
     holding: list[int] = []  # a heap of ranks; ended ones are removed only when they are first
@@ -94,7 +94,7 @@ def _owned(best_first: Sequence[Span]) -> Iterator[tuple[Span, int, int]]:
             yield best_first[holding[0]], start, end
 
 
-def _trimmed(span: Span, text: str, at_start: bool, at_end: bool) -> Span:
+def _trimmed(span: PiiSpan, text: str, at_start: bool, at_end: bool) -> PiiSpan:
     start, end = span.start, span.end
     while at_start and start < end and not text[start].isalnum():
         start += 1

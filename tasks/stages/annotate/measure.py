@@ -153,7 +153,9 @@ def measured(documents: pa.Table, annotators: Mapping[str, Annotator], before: M
     return {name: found[name] for name in names}
 
 
-def _measured(documents: pa.Table, current: Annotator, read: Mapping[str, Found], batch: DocumentBatch | None = None) -> Found:
+def _measured(
+    documents: pa.Table, current: Annotator, read: Mapping[str, Found], batch: DocumentBatch | None = None
+) -> Found:
     """Runs one annotator; bisects the batch to find documents on which it, or an annotator that it reads, fails."""
     failed = [other for other, found in read.items() if found.errors.null_count < len(found.errors)]
     cause = f"not measured: {', '.join(failed)} failed"

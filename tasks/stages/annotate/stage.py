@@ -30,7 +30,7 @@ from tasks.core.commit import commit
 from tasks.core.config import Config, changes, sha256_of_json
 from tasks.core.engine import Engine
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import KIND, address_of, named_in, path_of, ref_to, unchanged_groups
+from tasks.core.groups import KIND, address_of, group_refs, path_of, ref_to, unchanged_groups
 from tasks.core.ledger import Ledger
 from tasks.core.part import POISON
 from tasks.core.stage import Inputs, Output, Report
@@ -254,7 +254,7 @@ def _existing(groups: Mapping[str, RequestedGroup], output: Output) -> dict[str,
     Raises:
         DriftError: a group exists with another fingerprint at this version, and an artifact refers to it.
     """
-    found, earlier = {}, [unchanged_groups(attributes) for attributes in output.before]
+    found, earlier = {}, [unchanged_groups(attributes) for attributes in output.source_artifacts]
     for name, group in groups.items():
         own = Artifact.find(output.store, address_of(output.address, name))
         if own and own.record.fingerprint != group.fingerprint:
@@ -280,7 +280,7 @@ def _clear(own: Artifact, group: RequestedGroup, output: Output) -> None:
 
 
 def _is_made_of(attributes: Artifact, group: Artifact) -> bool:
-    return str(group.address) in {ref.address for ref in named_in(attributes).values()}
+    return str(group.address) in {ref.address for ref in group_refs(attributes).values()}
 
 
 def _difference(own: Artifact, group: RequestedGroup) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.core.config import Config, absolute, duplicates, nearest
+from tasks.core.config import Config, duplicates, nearest, require_absolute
 from tasks.core.stage_spec import Input, StageSpec
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
@@ -13,7 +13,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length
 class Texts(Config):
     """Files of training texts: JSON lines, plain or compressed (.gz, .zst, .bz2)."""
 
-    path: Annotated[str, AfterValidator(absolute)]
+    path: Annotated[str, AfterValidator(require_absolute)]
     """Absolute glob (`**` for any depth), on the machine where the stage runs or as a URL on an object store
     (s3://bucket/reference/*.jsonl.zst)."""
     text_field: str = "text"

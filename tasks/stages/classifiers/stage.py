@@ -22,10 +22,10 @@ from tasks.core.digest import sha256_of
 from tasks.core.engine import Engine
 from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Report
-from tasks.filters.learned.fasttext import MEANING
+from tasks.filters.learned.fasttext import DESCRIPTION
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings
-from tasks.stages.classifiers.texts import Example, Examples, files_of, gather
-from tasks.stages.classifiers.training import Trained, baselines, scores_of, train
+from tasks.stages.classifiers.texts import LabeledText, TextSplit, files_of, gather
+from tasks.stages.classifiers.training import TrainedClassifier, baselines, scores_of, train
 
 log = logging.getLogger("sluice.classifiers")
 
@@ -77,8 +77,8 @@ def _make(settings: ClassifierSettings, extracted: Artifact, output: Output, eng
         for reason, count in examples.rejected.items():
             part.reject(reason, count)
         files = {
-            trained.meaning.file: trained.data,
-            MEANING: _json(trained.meaning.model_dump(mode="json")),
+            trained.description.file: trained.data,
+            DESCRIPTION: _json(trained.description.model_dump(mode="json")),
             SCORES: _json(scores),
             CARD: page.encode(),
         }
@@ -101,14 +101,14 @@ def headline(scores: dict[str, Any], train: int, heldout: int) -> dict[str, floa
     }
 
 
-def _scores(settings: ClassifierSettings, examples: Examples, trained: Trained) -> dict[str, Any]:
-    labels = trained.meaning.labels
+def _scores(settings: ClassifierSettings, examples: TextSplit, trained: TrainedClassifier) -> dict[str, Any]:
+    labels = trained.description.labels
     base = baselines(labels, _lengths(examples.train), _lengths(examples.heldout), settings.positive)
     truth = [example.label for example in examples.heldout]
     return scores_of(labels, truth, trained.probabilities, settings.positive, base)
 
 
-def _lengths(examples: list[Example]) -> list[tuple[str, int]]:
+def _lengths(examples: list[LabeledText]) -> list[tuple[str, int]]:
     # Length of what the classifier reads: texts are cut to `chars` for the baseline as for the classifier.
     return [(example.label, len(example.text)) for example in examples]
 
@@ -117,7 +117,7 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def card(settings: ClassifierSettings, examples: Examples, scores: dict[str, Any], sha256: str) -> str:
+def card(settings: ClassifierSettings, examples: TextSplit, scores: dict[str, Any], sha256: str) -> str:
     """Returns the card as Markdown.
 
     Args:
@@ -152,7 +152,7 @@ def _how(settings: ClassifierSettings, sha256: str) -> list[str]:
     ]
 
 
-def _data(settings: ClassifierSettings, examples: Examples) -> list[str]:
+def _data(settings: ClassifierSettings, examples: TextSplit) -> list[str]:
     trained, heldout = _counts(examples.train), _counts(examples.heldout)
     rows = [
         [label, source, f"{trained[label, source]:,}", f"{heldout[label, source]:,}"]
@@ -172,7 +172,7 @@ def _data(settings: ClassifierSettings, examples: Examples) -> list[str]:
     ]
 
 
-def _counts(examples: Sequence[Example]) -> Counter[tuple[str, str]]:
+def _counts(examples: Sequence[LabeledText]) -> Counter[tuple[str, str]]:
     return Counter((example.label, example.source) for example in examples)
 
 

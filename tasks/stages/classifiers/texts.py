@@ -30,7 +30,7 @@ _HASHES = 2**64
 
 
 @dataclass(frozen=True)
-class Example:
+class LabeledText:
     """One labelled text.
 
     Attributes:
@@ -49,7 +49,7 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Examples:
+class TextSplit:
     """The texts of one classifier.
 
     Attributes:
@@ -60,8 +60,8 @@ class Examples:
         read: texts read.
     """
 
-    train: list[Example]
-    heldout: list[Example]
+    train: list[LabeledText]
+    heldout: list[LabeledText]
     rejected: dict[str, int]
     files: dict[str, str]
     read: int
@@ -76,7 +76,7 @@ def _files(settings: ClassifierSettings, texts: Texts) -> list[SourceFile]:
     return find(texts.path, f'the classifier "{settings.name}"')
 
 
-def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> Examples:
+def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Engine) -> TextSplit:
     """Reads and samples the texts of one classifier, drops copies and contradictions, and splits the rest.
 
     Args:
@@ -89,7 +89,7 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
     """
     files: dict[str, str] = {}
     rejected: Counter[str] = Counter()
-    examples: list[Example] = []
+    examples: list[LabeledText] = []
     for texts in settings.texts:
         for file in _files(settings, texts):
             files[file.path] = sha256_of_file(file.local())
@@ -106,10 +106,10 @@ def gather(settings: ClassifierSettings, extracted: Artifact | None, engine: Eng
     train = [example for example in kept if _unit(example) not in units]
     heldout = [example for example in kept if _unit(example) in units]
     _check_labels(settings, train, heldout)
-    return Examples(train, heldout, dict(sorted(rejected.items())), files, read)
+    return TextSplit(train, heldout, dict(sorted(rejected.items())), files, read)
 
 
-def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[Example | str]:
+def _read(texts: Texts, file: SourceFile, chars: int) -> Iterator[LabeledText | str]:
     """Yields an example for each row of a file, or the reason why the row is rejected."""
     name = file.path.rpartition("/")[2]
     unnamed: Counter[str] = Counter()
@@ -150,16 +150,16 @@ def _plain(value: Any) -> str:
     return plain
 
 
-def _example(text: str, chars: int, label: str, group: str, source: str) -> Example | None:
+def _example(text: str, chars: int, label: str, group: str, source: str) -> LabeledText | None:
     # Cut twice: cleaning a book to read its first page would take longer than all the rest.
     text = clean(text[: 2 * chars])[:chars]
     normalised = normalise(text)
     if not normalised:
         return None
-    return Example(text, label, hashlib.blake2b(normalised.encode(), digest_size=16).hexdigest(), group, source)
+    return LabeledText(text, label, hashlib.blake2b(normalised.encode(), digest_size=16).hexdigest(), group, source)
 
 
-def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, engine: Engine) -> list[Example]:
+def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, engine: Engine) -> list[LabeledText]:
     """Returns the documents with the lowest hashes of their ids. Two passes: ids first, then the sampled texts."""
     paths = extracted.files("documents/")
     ranked: list[tuple[int, str]] = []
@@ -171,7 +171,7 @@ def _draw(crawl: CrawlTexts, settings: ClassifierSettings, extracted: Artifact, 
             f"name others under crawl.sources of the classifier {settings.name}",
         )
     chosen = [doc_id for _, doc_id in ranked]
-    sample: list[Example] = []
+    sample: list[LabeledText] = []
     for _, examples in engine.map(partial(_texts, extracted.folder, crawl, settings.chars, chosen), paths):
         sample += examples
     return sample
@@ -183,7 +183,7 @@ def _ranks(extracted: ArtifactFolder, crawl: CrawlTexts, seed: int, path: str) -
     return sorted((hash64(f"classifiers/{seed}/{doc_id}"), doc_id) for doc_id in ids)[: crawl.documents]
 
 
-def _texts(extracted: ArtifactFolder, crawl: CrawlTexts, chars: int, chosen: list[str], path: str) -> list[Example]:
+def _texts(extracted: ArtifactFolder, crawl: CrawlTexts, chars: int, chosen: list[str], path: str) -> list[LabeledText]:
     table = extracted.table(path, columns=["host", "text"], filters=pc.field("id").isin(chosen))
     rows = zip(table.column("host").to_pylist(), table.column("text").to_pylist(), strict=True)
     examples = (_example(text, chars, crawl.label, _group(crawl, host), "crawl") for host, text in rows)
@@ -194,9 +194,9 @@ def _group(crawl: CrawlTexts, host: str) -> str:
     return f"host={host}" if crawl.split_by == "host" else ""
 
 
-def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iterator[Example]:
+def _without_copies(examples: Iterable[LabeledText], rejected: Counter[str]) -> Iterator[LabeledText]:
     """Yields each text once; drops texts that occur under several labels."""
-    by_key: dict[str, list[Example]] = defaultdict(list)
+    by_key: dict[str, list[LabeledText]] = defaultdict(list)
     for example in examples:
         by_key[example.key].append(example)
     for copies in by_key.values():
@@ -207,9 +207,9 @@ def _without_copies(examples: Iterable[Example], rejected: Counter[str]) -> Iter
         yield min(copies, key=lambda example: (example.group, example.source, example.text))
 
 
-def _capped(settings: ClassifierSettings, examples: list[Example], rejected: Counter[str]) -> list[Example]:
+def _capped(settings: ClassifierSettings, examples: list[LabeledText], rejected: Counter[str]) -> list[LabeledText]:
     """Returns the examples in the order of their hashes, at most `max_per_label` of each label."""
-    kept: list[Example] = []
+    kept: list[LabeledText] = []
     taken: Counter[str] = Counter()
     for example in sorted(examples, key=lambda item: (_share(settings, "order", item.key), item.key)):
         if settings.max_per_label is not None and taken[example.label] >= settings.max_per_label:
@@ -220,7 +220,7 @@ def _capped(settings: ClassifierSettings, examples: list[Example], rejected: Cou
     return kept
 
 
-def _unit(example: Example) -> str:
+def _unit(example: LabeledText) -> str:
     return example.group or example.key
 
 
@@ -229,7 +229,7 @@ def _share(settings: ClassifierSettings, purpose: str, key: str) -> float:
     return hash64(f"{purpose}/{settings.seed}/{key}") / _HASHES
 
 
-def _check_labels(settings: ClassifierSettings, train: list[Example], heldout: list[Example]) -> None:
+def _check_labels(settings: ClassifierSettings, train: list[LabeledText], heldout: list[LabeledText]) -> None:
     labels = {example.label for example in (*train, *heldout)}
     if len(labels) < 2 or (settings.positive and settings.positive not in labels):
         found = ", ".join(sorted(labels)) or "none"

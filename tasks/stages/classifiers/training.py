@@ -15,31 +15,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.filters.learned.fasttext import LABEL, FastText, Meaning, line_of
+from tasks.filters.learned.fasttext import LABEL, FastText, ModelDescription, line_of
 from tasks.filters.learned.signals import fit, matrix
 from tasks.stages.classifiers import ClassifierSettings, FastTextSettings
-from tasks.stages.classifiers.texts import Example
+from tasks.stages.classifiers.texts import LabeledText
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedClassifier:
     """A trained classifier.
 
     Attributes:
-        meaning: its description, with the name of its file.
+        description: its description, with the name of its file.
         data: the bytes of that file.
         probabilities: of each label for each held-out text, shape (n texts, n labels).
     """
 
-    meaning: Meaning
+    description: ModelDescription
     data: bytes
     probabilities: NDArray[Any]
 
 
-def train(settings: ClassifierSettings, learn: Sequence[Example], heldout: Sequence[Example], scratch: str) -> Trained:
+def train(
+    settings: ClassifierSettings, learn: Sequence[LabeledText], heldout: Sequence[LabeledText], scratch: str
+) -> TrainedClassifier:
     """Trains on `learn` and predicts `heldout`.
 
     Args:
@@ -55,21 +57,27 @@ def train(settings: ClassifierSettings, learn: Sequence[Example], heldout: Seque
     if settings.method == "signals":
         return _signals(settings, labels, learn, heldout)
     name = "model.ftz" if settings.fasttext.quantised else "model.bin"
-    meaning = Meaning(method="fasttext", file=name, labels=labels, positive=settings.positive, chars=settings.chars)
+    description = ModelDescription(
+        method="fasttext", file=name, labels=labels, positive=settings.positive, chars=settings.chars
+    )
     model_file = os.path.join(scratch, name)
-    _fasttext(settings, meaning, learn, scratch, model_file)
+    _fasttext(settings, description, learn, scratch, model_file)
     # Predicted from the written file with the class that annotators use.
-    probabilities = FastText(model_file, meaning).probabilities(example.text for example in heldout)
+    probabilities = FastText(model_file, description).probabilities(example.text for example in heldout)
     with open(model_file, "rb") as file:
-        return Trained(meaning, file.read(), probabilities)
+        return TrainedClassifier(description, file.read(), probabilities)
 
 
 def _fasttext(
-    settings: ClassifierSettings, meaning: Meaning, learn: Sequence[Example], scratch: str, model_file: str
+    settings: ClassifierSettings,
+    description: ModelDescription,
+    learn: Sequence[LabeledText],
+    scratch: str,
+    model_file: str,
 ) -> None:
     import fasttext
 
-    number = {label: f"{LABEL}{index}" for index, label in enumerate(meaning.labels)}
+    number = {label: f"{LABEL}{index}" for index, label in enumerate(description.labels)}
     text_file = os.path.join(scratch, "texts.txt")
     with open(text_file, "w", encoding="utf-8") as file:
         for example in learn:
@@ -104,16 +112,16 @@ def _options(settings: ClassifierSettings) -> dict[str, Any]:
 
 
 def _signals(
-    settings: ClassifierSettings, labels: tuple[str, ...], learn: Sequence[Example], heldout: Sequence[Example]
-) -> Trained:
-    meaning = Meaning(
+    settings: ClassifierSettings, labels: tuple[str, ...], learn: Sequence[LabeledText], heldout: Sequence[LabeledText]
+) -> TrainedClassifier:
+    description = ModelDescription(
         method="signals", file="weights.json", labels=labels, positive=settings.positive, chars=settings.chars
     )
     positive = np.array([example.label == settings.positive for example in learn])
     weights = fit(matrix((example.text for example in learn), settings.chars), positive, settings.ridge)
     chance = weights.probabilities(matrix((example.text for example in heldout), settings.chars))
     columns = [chance if label == settings.positive else 1 - chance for label in labels]
-    return Trained(meaning, weights.model_dump_json(indent=1).encode() + b"\n", np.column_stack(columns))
+    return TrainedClassifier(description, weights.model_dump_json(indent=1).encode() + b"\n", np.column_stack(columns))
 
 
 def auc(positive: Sequence[bool] | NDArray[np.bool_], scores: Sequence[float] | NDArray[Any]) -> float:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, field_validator
 
 from tasks.core.config import Config, Problems, nearest
-from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_of, known, require_unique
+from tasks.filters.catalogue import SCORE_SETTINGS, complete, filter_names, filter_of, require_unique
 
 Limits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Limits by filter; those of a recipe (`consolidate.limits`) also hold such tables by kind or source."""
@@ -189,7 +189,7 @@ class ConsolidateConfig(Config):
             fields_of: returns the fields of an annotator's column, with Arrow's names of their types.
         """
         for name, setting in dict.fromkeys(self._readers()):
-            if name not in (names := known()):
+            if name not in (names := filter_names()):
                 yield f'consolidate.{setting}: no annotator "{name}"', nearest(name, names)
             elif name not in measured:
                 way_out = "set mask_pii = false" if setting == "mask_pii" else f"take it out of consolidate.{setting}"
@@ -249,7 +249,7 @@ def completed_limits(filters: tuple[str, ...], given: Limits) -> dict[str, dict[
 
 def _is_scope(name: str, table: Mapping[str, Any]) -> bool:
     """Returns whether a table holds the limits of a kind or source: tables by filter, or nothing."""
-    return name not in known() and all(isinstance(limits, Mapping) for limits in table.values())
+    return name not in filter_names() and all(isinstance(limits, Mapping) for limits in table.values())
 
 
 def _short(scope: str, filters: tuple[str, ...], general: Limits, table: Limits) -> dict[str, dict[str, Any]]:
@@ -316,7 +316,7 @@ def misplaced_limits(
     for scope in limit_scopes(filters, limits):
         names = {*kinds, *known_kinds}
         if scope not in names:
-            yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *known()})}'
+            yield f'{_KEY}: no filter, source or kind of source "{scope}": {nearest(scope, {*names, *filter_names()})}'
         elif scope in kinds and scope not in {*judged, *known_kinds}:
             yield (
                 f'{_KEY}.{scope}: filters do not judge "{scope}": add it to consolidate.sources, or take its limits out'

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from tasks.core.config import Config, Problems, absolute, duplicates
+from tasks.core.config import Config, Problems, duplicates, require_absolute
 from tasks.core.stage_spec import Input, StageSpec
 
 SetName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=60)]
@@ -17,7 +17,7 @@ class EvaluationSet(Config):
     name: SetName
     """Name in reports, metrics and scores."""
 
-    path: Annotated[str, AfterValidator(absolute)]
+    path: Annotated[str, AfterValidator(require_absolute)]
     """Absolute glob (`**` for any depth), on this machine or as a URL on an object store (s3://bucket/folder/*.jsonl).
     Files may be compressed (jsonl): .gz, .zst or .bz2."""
 

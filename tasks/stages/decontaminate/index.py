@@ -85,7 +85,7 @@ def _parquet_rows(file: SourceFile, one: EvaluationSet) -> Iterator[tuple[int, A
         wanted = {*one.fields, one.id_field}
         # With a field missing, all of them are read: `_item` names it, and those that there are.
         columns = [name for name in there if name in wanted] if set(one.fields) <= set(there) else None
-        with parquet.opened(path) as rows:
+        with parquet.open_file(path) as rows:
             batches = rows.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns)
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
     except (OSError, pa.ArrowException) as error:

@@ -28,7 +28,7 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.pages import model_card, table
 from tasks.core.stage import Inputs, Output, Part, Report
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.filters.ngram.files import ABOUT, write_arpa
 from tasks.filters.ngram.model import NgramModel, Scores
@@ -247,7 +247,7 @@ def crawled(config: PerplexityConfig, extracted: Artifact | None, engine: Engine
     identifier = LanguageLabels()
     identifier.prepare({})
     grouped: dict[str, list[str]] = {}
-    for label, text in zip(identifier.measure(Batch(texts))["label"], texts, strict=True):
+    for label, text in zip(identifier.measure(DocumentBatch(texts))["label"], texts, strict=True):
         grouped.setdefault(label if label in languages else ANY_LANGUAGE, []).append(text)
     return grouped
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.c4 import C4, C4Measures
 
 FIVE = "It rained. We stayed at home. Nobody minded that. The cat slept. So did the dog."
 
 
 def measured(text: str) -> dict[str, object]:
-    (row,) = C4Measures().annotate(Batch([text])).to_pylist()
+    (row,) = C4Measures().annotate(DocumentBatch([text])).to_pylist()
     return row
 
 
@@ -54,9 +54,11 @@ SHORT_NEWS = (
 
 def test_lines_without_an_end_mark_stay_where_the_rule_is_left_out_as_fineweb_does() -> None:
     strict, open_ = (
-        C4Measures(end_marks=marks).annotate(Batch([SHORT_NEWS])).to_pylist()[0] for marks in (True, False)
+        C4Measures(end_marks=marks).annotate(DocumentBatch([SHORT_NEWS])).to_pylist()[0] for marks in (True, False)
     )
     assert (strict["sentences"], strict["dropped_lines"]) == (0, [0, 1, 2])
     assert (open_["sentences"], open_["dropped_lines"]) == (6, [2])
-    kept = C4Measures(end_marks=False).annotate(Batch(["And so it goes on ...\nHome | About\nUse JavaScript here"]))
+    kept = C4Measures(end_marks=False).annotate(
+        DocumentBatch(["And so it goes on ...\nHome | About\nUse JavaScript here"])
+    )
     assert kept.to_pylist()[0]["dropped_lines"] == [2], "the other rules stay"

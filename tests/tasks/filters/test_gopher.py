@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.counting.ngrams import repeated_characters
 from tasks.filters.gopher_quality import GopherQuality
 from tasks.filters.gopher_repetition import DUPLICATE, TOP, GopherRepetition
@@ -149,7 +149,7 @@ def top_chars_slowly(words: list[str], size: int) -> int:
 def test_the_search_over_a_whole_batch_finds_what_the_plain_one_finds_in_each_text() -> None:
     draw = random.Random(4)
     texts = [[f"w{draw.randint(0, 16)}" for _ in range(length)] for length in (0, 3, 9, 40, 1, 200, 1000, 0, 80)]
-    found = repeated_characters(Batch([" ".join(words) for words in texts]).words, TOP, DUPLICATE)
+    found = repeated_characters(DocumentBatch([" ".join(words) for words in texts]).words, TOP, DUPLICATE)
     for place, words in enumerate(texts):
         for size in TOP:
             assert found[f"top_{size}gram"][place] == top_chars_slowly(words, size), (place, size)
@@ -158,5 +158,5 @@ def test_the_search_over_a_whole_batch_finds_what_the_plain_one_finds_in_each_te
 
 
 def test_equal_texts_in_one_batch_are_no_repetition() -> None:
-    found = repeated_characters(Batch([PROSE, PROSE]).words, TOP, DUPLICATE)
+    found = repeated_characters(DocumentBatch([PROSE, PROSE]).words, TOP, DUPLICATE)
     assert [found[f"duplicate_{size}gram"].tolist() for size in DUPLICATE] == [[0, 0]] * len(DUPLICATE)

@@ -27,10 +27,10 @@ TEXTS = {
 }
 PROGRAM = """
 import re
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 N = {size}
-batch = Batch([{text}])
+batch = DocumentBatch([{text}])
 for name in {names}:
     column = annotator(name, {{}}).annotate(batch)
     assert len(column) == 1 and column.null_count == 0

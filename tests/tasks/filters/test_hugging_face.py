@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.hugging_face import HuggingFace, HuggingFaceMeasures, ModelScore
 from tasks.filters.learned.bert import SequenceClassifier
 
@@ -165,11 +165,11 @@ def test_the_annotator_names_its_columns_and_reads_each_folder_once(tmp_path: Pa
         }
     )
     annotator.prepare({})
-    measured = fields(annotator.annotate(Batch(TEXTS)))
+    measured = fields(annotator.annotate(DocumentBatch(TEXTS)))
     assert set(measured) == {"fine", "foul", "other"}
     assert ((measured["fine"] + measured["foul"]) <= 1.001).all()
-    [(reason, goes)] = HuggingFace(at_most={"foul": -0.5}).reasons(measured)
-    assert (reason, goes.all()) == ("hugging_face_foul_high", True)
+    [(reason, mask)] = HuggingFace(at_most={"foul": -0.5}).reasons(measured)
+    assert (reason, mask.all()) == ("hugging_face_foul_high", True)
     assert len(annotator.external()) == 6
 
 

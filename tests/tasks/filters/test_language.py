@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.errors import InputError
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels, code_of
 from tasks.filters.learned.fasttext import labels_of
 from tasks.filters.pretrained import model_folder
@@ -32,7 +32,7 @@ def language() -> LanguageLabels:
 
 
 def labels(language: LanguageLabels, *texts: str) -> list[str]:
-    found: list[str] = language.annotate(Batch(texts)).field("label").to_pylist()
+    found: list[str] = language.annotate(DocumentBatch(texts)).field("label").to_pylist()
     return found
 
 
@@ -69,7 +69,7 @@ def test_text_without_letters_is_undetermined_and_the_others_keep_their_places(l
         "Der Fluss floss hinab ins Tal.",
         "😀😀",
     ]
-    found = language.annotate(Batch(texts))
+    found = language.annotate(DocumentBatch(texts))
     assert found.field("label").to_pylist() == ["und", "en", "und", "und", "de", "und"]
     assert [score for score in found.field("score").to_pylist() if score == 0.0] == [0.0] * 4
 
@@ -81,7 +81,9 @@ def test_line_ends_and_nul_do_not_end_the_text(language: LanguageLabels) -> None
 
 def test_scores_are_probabilities(language: LanguageLabels) -> None:
     (score,) = (
-        language.annotate(Batch(["The river ran down to the valley of the stones. " * 20])).field("score").to_pylist()
+        language.annotate(DocumentBatch(["The river ran down to the valley of the stones. " * 20]))
+        .field("score")
+        .to_pylist()
     )
     assert 0.9 < score <= 1.0
 
@@ -97,7 +99,7 @@ def test_paragraphs_have_labels_of_their_own(language: LanguageLabels) -> None:
         "Der Fluss floss hinab ins Tal aus Stein. " * 3,
     )
     text = f"Short.\n\n{english.strip()}\n\n{german.strip()}"
-    (found,) = prepared(paragraphs=True).annotate(Batch([text])).field("paragraphs").to_pylist()
+    (found,) = prepared(paragraphs=True).annotate(DocumentBatch([text])).field("paragraphs").to_pylist()
     assert [one["label"] for one in found] == ["en", "de"]
     assert [text[one["start"] : one["end"]] for one in found] == [english.strip(), german.strip()]
 
@@ -151,7 +153,7 @@ def test_a_model_that_is_cut_off_is_refused_before_it_is_loaded(trained: Path, n
     whole = (trained / name).read_bytes()
     for length in (0, 3, 8, 50, 100, len(whole) // 2, len(whole) - 40, len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"is not whole\. Fetch it again"):
+        with pytest.raises(InputError, match=r"is truncated\. Fetch it again"):
             prepared(model=str(tmp_path / name))
     assert labels_of(str(trained / name)) == ("deu_Latn", "eng_Latn", "cmn_Hans")
 
@@ -166,7 +168,7 @@ def test_what_is_no_language_model_is_refused(trained: Path, tmp_path: Path) -> 
         prepared(model=str(tmp_path / "page.bin"))
     vectors = fasttext.train_unsupervised(str(trained / "lines"), dim=4, epoch=1, thread=1, bucket=100, verbose=0)
     vectors.save_model(str(tmp_path / "vectors.bin"))
-    with pytest.raises(InputError, match="holds word vectors"):
+    with pytest.raises(InputError, match="has word vectors"):
         prepared(model=str(tmp_path / "vectors.bin"))
 
 

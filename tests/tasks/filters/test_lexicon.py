@@ -4,14 +4,14 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.lexicon import Entries, Lexicon, LexiconMeasures
 
 
 def measured(path: Path, *texts: str) -> dict:
     annotator = LexiconMeasures(path=str(path))
     annotator.prepare({})
-    return fields(annotator.annotate(Batch(texts)))
+    return fields(annotator.annotate(DocumentBatch(texts)))
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def test_the_longest_entry_counts_and_counts_once() -> None:
 def test_without_a_list_nothing_is_found() -> None:
     annotator = LexiconMeasures()
     annotator.prepare({})
-    assert fields(annotator.annotate(Batch(["rotten"])))["hits"].tolist() == [0]
+    assert fields(annotator.annotate(DocumentBatch(["rotten"])))["hits"].tolist() == [0]
     assert annotator.external() == []
     assert Lexicon().verdict("rotten") is None
 
 
 def test_count_and_share_have_limits_of_their_own(words: Path) -> None:
     found = measured(words, "rotten " * 3, "rotten and " + "fine " * 200)
-    reasons = {reason: goes.tolist() for reason, goes in Lexicon(max_hits=0).reasons(found)}
+    reasons = {reason: mask.tolist() for reason, mask in Lexicon(max_hits=0).reasons(found)}
     assert reasons == {"lexicon_hits": [True, True], "lexicon_share": [True, False]}
 
 

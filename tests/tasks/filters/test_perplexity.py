@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.perplexity import Perplexity, PerplexityMeasures
 from tasks.stages.perplexity import PerplexityConfig, Reference
 from tests.tasks.filters.ngram.test_arpa import SMALL, at
@@ -36,7 +36,7 @@ def trained(tmp_path: Path, run_stage: Callable[..., Artifact]) -> Callable[...,
 
 
 def measured(annotator: PerplexityMeasures, texts: list[str], languages: list[str] | None = None) -> dict:
-    column = annotator.annotate(Batch(texts, languages=languages))
+    column = annotator.annotate(DocumentBatch(texts, languages=languages))
     assert column.type == annotator.type()
     return fields(column)
 
@@ -73,7 +73,7 @@ def test_a_document_without_a_model_is_not_measured_and_passes(trained: Callable
     assert np.isnan(found["perplexity"][1])
     assert (found["words"][1], found["bucket"][1]) == (0, "")
     strict = Perplexity(max_perplexity=1.5, max_unknown_share=0, drop_buckets=("head", "middle", "tail"))
-    assert not any(goes[1] for _, goes in strict.reasons(found))
+    assert not any(mask[1] for _, mask in strict.reasons(found))
 
 
 def test_a_recipe_may_name_an_arpa_file_and_cut_points(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_measurements_do_not_depend_on_the_batch(trained: Callable) -> None:
     annotator = PerplexityMeasures()
     annotator.prepare({"perplexity": trained("und")})
     texts = babble(50, seed=5)
-    whole = annotator.annotate(Batch(texts)).to_pylist()
-    assert [row for text in texts for row in annotator.annotate(Batch([text])).to_pylist()] == whole
+    whole = annotator.annotate(DocumentBatch(texts)).to_pylist()
+    assert [row for text in texts for row in annotator.annotate(DocumentBatch([text])).to_pylist()] == whole
 
 
 def test_reasons_name_the_limit_that_a_document_breaks() -> None:
@@ -104,7 +104,7 @@ def test_reasons_name_the_limit_that_a_document_breaks() -> None:
         "bucket": np.array(["head", "middle", "tail"], object),
     }
     rule = Perplexity(max_perplexity=1000, max_unknown_share=0.05, drop_buckets=("tail", "middle"))
-    assert [(reason, goes.tolist()) for reason, goes in rule.reasons(found)] == [
+    assert [(reason, mask.tolist()) for reason, mask in rule.reasons(found)] == [
         ("perplexity_high", [False, True, True]),
         ("perplexity_unknown_words", [True, True, False]),
         ("perplexity_tail", [False, False, True]),

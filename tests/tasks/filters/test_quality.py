@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.errors import InputError
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.learned.signals import NAMES, Weights, fit, matrix, signals
 from tasks.filters.quality import LIST_SCORE, RIDGE, WEIGHTS, Quality, QualityMeasures
 from tasks.stages.classifiers.training import auc
@@ -42,10 +42,10 @@ def test_any_text_has_finite_signals_and_a_score_between_0_and_1(text: str) -> N
 def test_only_english_and_undetermined_text_is_scored_and_what_has_no_score_stays() -> None:
     annotator = QualityMeasures()
     annotator.prepare({})
-    measured = fields(annotator.annotate(Batch(["MENU | HOME | CART"] * 3, languages=["en", "de", "und"])))
+    measured = fields(annotator.annotate(DocumentBatch(["MENU | HOME | CART"] * 3, languages=["en", "de", "und"])))
     assert np.isnan(measured["score"]).tolist() == [False, True, False]
-    [(reason, goes)] = Quality().reasons(measured)
-    assert (reason, goes.tolist()) == ("quality_low", [True, False, True])
+    [(reason, mask)] = Quality().reasons(measured)
+    assert (reason, mask.tolist()) == ("quality_low", [True, False, True])
 
 
 PARTS = [
@@ -63,7 +63,7 @@ PROSE = (
 def scored(text: str) -> float:
     annotator = QualityMeasures()
     annotator.prepare({})
-    return float(fields(annotator.annotate(Batch([text], languages=["en"])))["score"][0])
+    return float(fields(annotator.annotate(DocumentBatch([text], languages=["en"])))["score"][0])
 
 
 @pytest.mark.parametrize(

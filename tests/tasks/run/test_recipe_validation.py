@@ -138,7 +138,7 @@ def test_a_limit_on_a_score_of_hugging_face_that_is_not_asked_is_refused() -> No
         }
     )
     why = "annotate.settings.hugging_face.scores says what is"
-    assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): known are: edu' in said
+    assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): choose from edu' in said
 
 
 def test_a_model_that_is_asked_and_not_trained_is_refused_with_the_nearest() -> None:
@@ -175,11 +175,21 @@ def test_the_weights_that_come_with_the_annotator_quality_need_no_training() -> 
             "classifier",
             {"models": ["edu"]},
             {"positive": ""},
-            'no positive label: give it one, or ask it through "topic"',
+            'no positive label: give it one, or use it with the annotator "topic"',
         ),
-        ("classifier", {"models": ["edu"]}, {"method": "signals"}, 'of the method signals: ask it through "quality"'),
-        ("topic", {"model": "edu"}, {"method": "signals"}, 'of the method signals: ask it through "quality"'),
-        ("quality", {"model": "edu"}, {}, 'of the method fasttext: ask it through "classifier"'),
+        (
+            "classifier",
+            {"models": ["edu"]},
+            {"method": "signals"},
+            'of the method signals: use it with the annotator "quality"',
+        ),
+        (
+            "topic",
+            {"model": "edu"},
+            {"method": "signals"},
+            'of the method signals: use it with the annotator "quality"',
+        ),
+        ("quality", {"model": "edu"}, {}, 'of the method fasttext: use it with the annotator "classifier"'),
     ],
 )
 def test_a_model_that_the_annotator_cannot_ask_is_refused(
@@ -201,7 +211,7 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
 @pytest.mark.parametrize(
     ("gold", "said"),
     [
-        ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": known are: label, score'),
+        ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": choose from label, score'),
         ("language.scor", 'Did you mean "score"?'),
         ("language.label", 'consolidate.gold: "language.label" is no number (string): name a number, or a truth value'),
         ("pii.spans", '"pii.spans" is no number (list'),

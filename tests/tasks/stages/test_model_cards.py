@@ -10,7 +10,7 @@ import pytest
 from tasks.filters.ngram.model import Scores
 from tasks.stages.classifiers import ClassifierSettings
 from tasks.stages.classifiers import stage as classifiers
-from tasks.stages.classifiers.texts import Example, Examples
+from tasks.stages.classifiers.texts import LabeledText, TextSplit
 from tasks.stages.perplexity import PerplexityConfig, Reference
 from tasks.stages.perplexity import stage as perplexity
 from tasks.stages.perplexity.stage import Cuts
@@ -40,8 +40,8 @@ def digest(page: str) -> str:
 )
 def test_the_card_of_a_classifier(settings: dict[str, Any], expected: str) -> None:
     made = ClassifierSettings.model_validate({"name": "quality", "texts": TEXTS, **settings})
-    train = [Example("t", "good", "k", "", "a"), Example("u", "bad", "l", "", "b")]
-    examples = Examples(train, train[:1], {"copy": 1234, "short": 0}, {"/b": "2" * 64, "/a": "1" * 64}, 5678)
+    train = [LabeledText("t", "good", "k", "", "a"), LabeledText("u", "bad", "l", "", "b")]
+    examples = TextSplit(train, train[:1], {"copy": 1234, "short": 0}, {"/b": "2" * 64, "/a": "1" * 64}, 5678)
     assert digest(classifiers.card(made, examples, SCORES, "0" * 64)) == expected
 
 

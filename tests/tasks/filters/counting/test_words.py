@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.counting.columns import stretches
 from tasks.filters.counting.english import apart, pieces, specials
@@ -96,7 +96,7 @@ def test_columns_of_lines_say_what_a_look_at_each_line_says(letters: str) -> Non
     draw = random.Random(6)
     made = ("".join(draw.choices(letters, k=draw.randint(0, 40))) for _ in range(500))
     texts = ["", "\n", "\n\n", "x", *made]
-    found = Batch(texts).line_columns
+    found = DocumentBatch(texts).line_columns
     lines = [text.split("\n") for text in texts]
     flat = [line for several in lines for line in several]
     assert found.raw.to_pylist() == flat
@@ -122,7 +122,7 @@ TEXTS = ["One line.\n\nAnother, longer line!\n", "", "x", "\n", "  spaces \n aro
 
 
 def test_words_lie_in_their_documents_and_lines() -> None:
-    words = Batch(TEXTS).words
+    words = DocumentBatch(TEXTS).words
     lines = [line for text in TEXTS for line in text.split("\n")]
     assert words.counts.tolist() == [len(slowly(text)) for text in TEXTS]
     assert np.diff(words.lines).tolist() == [len(slowly(line)) for line in lines]
@@ -132,7 +132,7 @@ def test_words_lie_in_their_documents_and_lines() -> None:
 
 
 def test_what_is_known_of_words() -> None:
-    words = Batch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
+    words = DocumentBatch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
     assert words.counts.tolist() == [9, 0, 7]
     assert words.symbols.tolist() == [3, 0, 2]
     assert words.symbol_chars.tolist() == [len(",...–"), 0, 2]
@@ -173,12 +173,12 @@ def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, mos
     some = ["the", "to", "b.", "c!", "...", ";", "x\n", "[1]", "q"]
     drawn = (" ".join(draw.choices(some, k=400)) for _ in range(3))
     texts = [*TEXTS, *drawn, "a\n" * 200, ")" * 300 + " a b" * 90, "a\u00a0b\u3000\n" * 99, "\n" * 50]
-    whole = {name: annotator(name, {}).annotate(Batch(texts)) for name in RULES}
+    whole = {name: annotator(name, {}).annotate(DocumentBatch(texts)) for name in RULES}
     small = {"columns.PORTION": 7, "words._AT_ONCE": 3, "ngrams._STEPS_AT_ONCE": 5, "ngrams._KEYS_AT_ONCE": 11}
     for where, size in {**small, "words._MAX_NEW": most}.items():
         monkeypatch.setattr(f"tasks.filters.counting.{where}", size)
     monkeypatch.setattr("tasks.filters.counting.words._vocabulary", Vocabulary())
-    batch = Batch(texts)
+    batch = DocumentBatch(texts)
     for name, column in whole.items():
         assert annotator(name, {}).annotate(batch).equals(column), name
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tasks.filters.recognisers.folding import fold
 from tasks.filters.recognisers.scan import find
-from tasks.filters.recognisers.span import Evidence, Span
+from tasks.filters.recognisers.span import Evidence, PiiSpan
 
 
 def found(text: str) -> list[tuple[str, str]]:
@@ -154,12 +154,12 @@ def test_every_place_has_a_way_back(text: str) -> None:
     folded = fold(text)
     if folded is None:
         return
-    ends = [folded.back(Span("phone", at, at + 1, Evidence.PATTERN)).end for at in range(len(folded.text))]
+    ends = [folded.back(PiiSpan("phone", at, at + 1, Evidence.PATTERN)).end for at in range(len(folded.text))]
     assert ends == sorted(ends)
     assert all(0 <= end <= len(text) for end in ends)
     for at, character in enumerate(folded.text):
         if character.isalnum():
-            before = text[folded.back(Span("phone", at, at + 1, Evidence.PATTERN)).start]
+            before = text[folded.back(PiiSpan("phone", at, at + 1, Evidence.PATTERN)).start]
             assert before == character or ord(before) - 0xFEE0 == ord(character)
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers.scan import find, mask, readings
-from tasks.filters.recognisers.span import Evidence, Span, resolve
+from tasks.filters.recognisers.span import Evidence, PiiSpan, resolve
 
 VALUES = (
     "jo@example.org",
@@ -68,7 +68,7 @@ def test_no_letter_or_digit_that_any_recogniser_has_found_stays_readable(text: s
 
 SPANS = st.lists(
     st.builds(
-        lambda kind, start, length, evidence: Span(kind, start, start + length, evidence),
+        lambda kind, start, length, evidence: PiiSpan(kind, start, start + length, evidence),
         st.sampled_from(("phone", "card", "address")),
         st.integers(0, 20),
         st.integers(1, 12),
@@ -79,7 +79,7 @@ SPANS = st.lists(
 
 
 @given(SPANS, st.text("a1 .,+(", min_size=32, max_size=32))
-def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[Span], text: str) -> None:
+def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[PiiSpan], text: str) -> None:
     resolved = resolve(spans, text)
     assert all(one.end <= other.start for one, other in pairwise(resolved))
     for place in (place for place in range(len(text)) if text[place].isalnum()):

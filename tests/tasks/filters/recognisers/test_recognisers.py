@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tasks.filters.recognisers.scan import KINDS, find
-from tasks.filters.recognisers.span import Evidence, Span, resolve
+from tasks.filters.recognisers.span import Evidence, PiiSpan, resolve
 
 
 def found(
@@ -457,9 +457,9 @@ def test_a_street_alone_is_a_place_and_beside_a_label_an_address() -> None:
 
 def test_of_two_readings_the_better_evidence_stands_and_of_the_other_what_reaches_beyond() -> None:
     text = "+49 4111 1111 1111 1111 12 SSN 123 45 6789 or 5 Old Road"
-    card, phone = Span("card", 4, 23, Evidence.CHECKSUM), Span("phone", 0, 26, Evidence.PATTERN)
-    weak, long = Span("ssn", 24, 42, Evidence.CONTEXT), Span("address", 46, 56, Evidence.PATTERN)
-    inside = Span("phone", 46, 50, Evidence.PATTERN)
+    card, phone = PiiSpan("card", 4, 23, Evidence.CHECKSUM), PiiSpan("phone", 0, 26, Evidence.PATTERN)
+    weak, long = PiiSpan("ssn", 24, 42, Evidence.CONTEXT), PiiSpan("address", 46, 56, Evidence.PATTERN)
+    inside = PiiSpan("phone", 46, 50, Evidence.PATTERN)
     assert resolve([phone, weak, card, inside, long], text) == [
         phone._replace(end=3),
         card,
@@ -471,8 +471,8 @@ def test_of_two_readings_the_better_evidence_stands_and_of_the_other_what_reache
 
 def test_what_reaches_beyond_is_no_span_without_a_letter_or_digit() -> None:
     text = "(4111 1111 1111 1111)."
-    card = Span("card", 1, 20, Evidence.CHECKSUM)
-    assert resolve([Span("phone", 0, 22, Evidence.PATTERN), card], text) == [card]
+    card = PiiSpan("card", 1, 20, Evidence.CHECKSUM)
+    assert resolve([PiiSpan("phone", 0, 22, Evidence.PATTERN), card], text) == [card]
 
 
 def test_only_kinds_asked_for_are_found() -> None:

@@ -17,11 +17,11 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.errors import DriftError, InputError
-from tasks.core.groups import groups_of, named_in
+from tasks.core.groups import group_refs, groups_of
 from tasks.core.ledger import Ledger
 from tasks.filters import catalogue
 from tasks.filters.base import Annotator
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.prose_score import ProseScore
 from tasks.run.forecast import inputs_at
@@ -50,7 +50,7 @@ class Letters(Annotator):
     measures: ClassVar = {"label": "string"}
     chars: int = 10
 
-    def measure(self, batch: Batch) -> dict[str, Any]:
+    def measure(self, batch: DocumentBatch) -> dict[str, Any]:
         return {"label": [f"{text[: self.chars][-1:]}" for text in batch.texts]}
 
 
@@ -60,8 +60,8 @@ class Reader(Annotator):
     measures: ClassVar = {"language": "string", "found": "string"}
     reads: ClassVar = ("language",)
 
-    def measure(self, batch: Batch) -> dict[str, Any]:
-        return {"language": list(batch.languages), "found": [",".join(sorted(batch.found))] * len(batch)}
+    def measure(self, batch: DocumentBatch) -> dict[str, Any]:
+        return {"language": list(batch.languages), "found": [",".join(sorted(batch.annotations))] * len(batch)}
 
 
 class Stranger(Reader):
@@ -86,7 +86,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     annotate = Annotator.annotate
 
-    def counting(self: Annotator, batch: Batch) -> pa.StructArray:
+    def counting(self: Annotator, batch: DocumentBatch) -> pa.StructArray:
         found = annotate(self, batch)
         counts[type(self).__name__] += len(batch)
         return found
@@ -105,7 +105,7 @@ def artifact(recipe: Recipe, kind: str, version: str) -> Artifact:
 
 def origins(recipe: Recipe, version: str) -> dict[str, str]:
     """Returns for every annotator of a version where its group lies."""
-    return {name: ref.address for name, ref in named_in(artifact(recipe, "attributes", version)).items()}
+    return {name: ref.address for name, ref in group_refs(artifact(recipe, "attributes", version)).items()}
 
 
 def at(version: str, *names: str) -> dict[str, str]:

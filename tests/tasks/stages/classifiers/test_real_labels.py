@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.filters.base import fields
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.language import LanguageLabels
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, FastTextSettings, Texts
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, shop
@@ -52,5 +52,5 @@ def test_the_language_of_a_sentence_is_told(shared_data: Path, name: str, floor:
     labelled = [row for row in rows if row["lang"]]
     annotator = LanguageLabels()
     annotator.prepare({})
-    labels = fields(annotator.annotate(Batch([row["text"] for row in labelled])))["label"]
+    labels = fields(annotator.annotate(DocumentBatch([row["text"] for row in labelled])))["label"]
     assert np.mean([label == row["lang"] for label, row in zip(labels, labelled, strict=True)]) > floor

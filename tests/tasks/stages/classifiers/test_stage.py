@@ -11,13 +11,13 @@ import pytest
 from tasks.core.artifact import Artifact
 from tasks.core.errors import InputError
 from tasks.core.store import Store
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.classifier import ClassifierMeasures
 from tasks.filters.quality import QualityMeasures
 from tasks.stages.classifiers import ClassifiersConfig, ClassifierSettings, CrawlTexts, FastTextSettings, Texts
 from tasks.stages.classifiers.stage import external
-from tasks.stages.classifiers.texts import Example
-from tasks.stages.classifiers.training import Trained, train
+from tasks.stages.classifiers.texts import LabeledText
+from tasks.stages.classifiers.training import TrainedClassifier, train
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.classifiers.texts_by_hand import extracted_in, jsonl, learned, shop
@@ -78,7 +78,7 @@ def test_the_annotator_asks_the_trained_model(tmp_path: Path, crawl: Artifact, r
     artifact = trained(run_stage, crawl, gate(tmp_path))
     annotator = ClassifierMeasures(models=("quality",))
     annotator.prepare({"classifiers": artifact})
-    column = annotator.annotate(Batch([learned(999), shop(999), "", "!"]))
+    column = annotator.annotate(DocumentBatch([learned(999), shop(999), "", "!"]))
     good, bad, nothing, _ = column.field("quality").to_pylist()
     assert good > 0.8 > 0.2 > bad
     assert nothing == 0
@@ -109,10 +109,10 @@ def test_training_gives_the_same_bytes_in_any_process(tmp_path: Path, environmen
     assert there.stdout.split() == here
 
 
-def trained_in(scratch: str) -> list[Trained]:
+def trained_in(scratch: str) -> list[TrainedClassifier]:
     """Trains one model of each method on the same texts."""
     made = ((learned(seed), "reference") if seed % 2 else (shop(seed), "crawl") for seed in range(200))
-    examples = [Example(text, label, text, "", "made") for text, label in made]
+    examples = [LabeledText(text, label, text, "", "made") for text, label in made]
     common = {"name": "some", "texts": (Texts(path="/made", label="reference"),), "positive": "reference"}
     both = (ClassifierSettings(**common, fasttext=SMALL), ClassifierSettings(**common, method="signals"))
     return [train(settings, examples[:150], examples[150:], scratch) for settings in both]
@@ -166,7 +166,7 @@ def test_signals_learn_from_few_labels_and_feed_the_quality_annotator(
     assert json.loads(artifact.read("liked/scores.json"))["auc"] > 0.95
     annotator = QualityMeasures(model="liked")
     annotator.prepare({"classifiers": artifact})
-    scores = annotator.annotate(Batch([learned(999), shop(999)])).field("score").to_numpy()
+    scores = annotator.annotate(DocumentBatch([learned(999), shop(999)])).field("score").to_numpy()
     assert scores[0] > 0.8 > 0.2 > scores[1]
 
 
@@ -212,7 +212,7 @@ def test_texts_and_models_may_stand_on_an_object_store(tmp_path: Path, s3: S3Ser
     artifact = run_stage_in(f"{url}/store", "tasks.stages.classifiers.stage", config, {"extracted": crawl})
     annotator = ClassifierMeasures(models=("quality",))
     annotator.prepare({"classifiers": artifact})
-    good, bad = annotator.annotate(Batch([learned(999), shop(999)])).field("quality").to_pylist()
+    good, bad = annotator.annotate(DocumentBatch([learned(999), shop(999)])).field("quality").to_pylist()
     assert good > bad
     assert f"`{url}/texts/1/rows.jsonl`" in artifact.read("quality/card.md").decode()
 
@@ -257,14 +257,14 @@ def test_a_page_cannot_label_itself(tmp_path: Path, run_stage: Callable) -> None
 
 
 def test_steps_that_are_too_large_to_learn_by_are_refused_with_a_remedy(tmp_path: Path) -> None:
-    rows = [Example(f"word{n % 7} foo{n} bar{n % 3}", "ab"[n % 2], str(n), "", "x") for n in range(100)]
+    rows = [LabeledText(f"word{n % 7} foo{n} bar{n % 3}", "ab"[n % 2], str(n), "", "x") for n in range(100)]
     wild = FastTextSettings(learning_rate=1000, epochs=50, dimensions=4, buckets=10)
     with pytest.raises(InputError, match=r"classifier quality .*NaN.*learning_rate"):
         train(gate(tmp_path, fasttext=wild), rows[:80], rows[80:], str(tmp_path))
 
 
 def test_a_model_too_small_to_be_quantised_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    rows = [Example(f"word{n}", "ab"[n % 2], str(n), "", "x") for n in range(20)]
+    rows = [LabeledText(f"word{n}", "ab"[n % 2], str(n), "", "x") for n in range(20)]
     small = FastTextSettings(quantised=True, dimensions=4, buckets=10)
     with pytest.raises(InputError, match=r"classifier quality .*256 rows.*quantised"):
         train(gate(tmp_path, fasttext=small), rows, rows, str(tmp_path))

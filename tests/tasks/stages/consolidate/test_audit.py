@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.stages.consolidate.audit import SAMPLE, choose, merge, page, samples
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -97,7 +97,7 @@ def test_a_poisoned_document_is_listed_without_its_text(tmp_path: Path) -> None:
 
 def test_a_sample_is_as_short_for_a_document_of_a_million_lines() -> None:
     long = "\n".join("a" * 1_000_000)
-    judged = pa.table({"c4": annotator("c4", {}).annotate(Batch([long, "Home"]))})
+    judged = pa.table({"c4": annotator("c4", {}).annotate(DocumentBatch([long, "Home"]))})
     documents = pa.table(
         {"id": ["a", "b"], "url": ["https://example.org/" + "u" * 100_000, "u"], "source": ["web"] * 2}
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.filters.batch import Batch
+from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.recognisers.scan import mask
 from tasks.stages.consolidate.config import ConsolidateConfig
@@ -60,7 +60,7 @@ def test_no_masked_character_stays_and_no_other_is_lost(text: str, data: Any) ->
 
 def measured(*texts: str, error: str | None = None) -> pa.Table:
     """What the annotators `pii` and `c4` find in some texts; nothing where one has failed."""
-    columns = {name: annotator(name, {}).annotate(Batch(list(texts))) for name in ("pii", "c4")}
+    columns = {name: annotator(name, {}).annotate(DocumentBatch(list(texts))) for name in ("pii", "c4")}
     if error:
         columns = {name: pa.nulls(len(texts), column.type) for name, column in columns.items()}
     return pa.table({"error": pa.array([error] * len(texts), pa.string()), **columns})
