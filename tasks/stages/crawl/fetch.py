@@ -31,7 +31,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler
-from tasks.stages.crawl.hosts.clocks import Clocks
+from tasks.stages.crawl.hosts.clocks import CooldownStore
 from tasks.stages.crawl.hosts.politeness import HostClock, Politeness
 from tasks.stages.crawl.hosts.rules import HostRobots, HostRules
 from tasks.stages.crawl.http.client import VERSION as CLIENT_VERSION
@@ -155,9 +155,9 @@ class Crawl:
 
     async def _crawl(self) -> None:
         config = self._config
-        clocks = Clocks(self._output)
+        clocks = CooldownStore(self._output)
         politeness = self._politeness = Politeness(config, clocks, self._policy)
-        politeness.seed(map(fetchlog.clock_of, self._hosts))
+        politeness.load(map(fetchlog.clock_of, self._hosts))
         parser = PageParser(config.user_agent)
         client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets)
         async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
@@ -169,7 +169,7 @@ class Crawl:
                 ai_optout="robots" in config.ai_optouts,
                 tdm="tdm" in config.ai_optouts,
             )
-            rules.seed(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
+            rules.load(fetchlog.rules_of(self._listed.table(fetchlist.ROBOTS_FILE)))
             reader = Reader(config, parser, self._scope, rules.sitemaps, self._order.traps.note)
             deadline = self._begin + config.time_box_s
             visitor = Visitor(
@@ -199,7 +199,7 @@ class Crawl:
                 if not whole and not self._stopped:
                     log.info("the time box of %g s is over; the rest waits for the next cycle", config.time_box_s)
             finally:
-                clocks.end()
+                clocks.close()
                 await parser.close()
                 self._learned = (politeness.rows(), rules.rows())
 

@@ -35,7 +35,7 @@ from tasks.formats.documents.tombstones import TAKEDOWN, Tombstones, tombstones_
 from tasks.formats.web.domain import domain_of
 from tasks.formats.web.url import key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.hosts.politeness import GIVEN_UP
+from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF
 from tasks.stages.crawl.inject import file_of, number_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist, fetchlog
@@ -47,7 +47,7 @@ from tasks.stages.crawl.storage.segment import LINK, LOG
 VERSION = 4
 
 # Reasons of pages that have not failed themselves.
-_PUT_OFF = (GIVEN_UP, HOST_DENIED, HOST_DROPPED)
+_PUT_OFF = (HOST_BACKOFF, HOST_DENIED, HOST_DROPPED)
 
 _REDIRECTS = (fetchlog.REDIRECT_PERMANENT, fetchlog.REDIRECT_TEMPORARY)
 

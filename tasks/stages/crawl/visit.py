@@ -18,7 +18,7 @@ from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.scheduler import Visit
 from tasks.stages.crawl.frontier.traps import TRAPS
-from tasks.stages.crawl.hosts.politeness import GIVEN_UP, HOST_FAILURES, Host, Politeness, retry_after
+from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
 from tasks.stages.crawl.http.client import Client, FetchError, Response
 from tasks.stages.crawl.page.reading import DUPLICATE as SAME
@@ -99,7 +99,7 @@ class Visitor:
         self._earlier: dict[str, Outcome] = {}
         self._logged: set[str] = set()
 
-    async def visit(self, host: Host, candidate: Candidate) -> Visit:
+    async def visit(self, host: HostState, candidate: Candidate) -> Visit:
         """Tries one URL, and records the outcome unless the visit must be repeated."""
         if (outcome := self._earlier.pop(candidate.url, None)) is not None:
             self.replay(candidate, outcome)
@@ -137,7 +137,7 @@ class Visitor:
         self._record(candidate, outcome)
         return Visit.DONE
 
-    async def _before(self, host: Host, candidate: Candidate) -> Ruling | Visit:
+    async def _before(self, host: HostState, candidate: Candidate) -> Ruling | Visit:
         """Returns what ends a visit before its request, or the site's rules for its URL."""
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
@@ -147,11 +147,11 @@ class Visitor:
         located = await self._client.locate(candidate.url)
         if not self._politeness.ready(host, located.address):
             return Visit.AGAIN
-        put_off = self._policy.withheld(host.authority) or host.given_up
+        put_off = self._policy.skip_reason(host.authority) or host.skip_reason
         if reason := put_off or located.refused:
             return self._skip(candidate, RETRY if put_off else GONE, reason)
         if self._policy.pauses(host.authority):
-            self._politeness.put_off(host, EVERY_S)
+            self._politeness.postpone(host, EVERY_S)
             return Visit.AGAIN
         ruling = await self._rules.ruling(candidate.url)
         if ruling is None:
@@ -203,7 +203,7 @@ class Visitor:
         return Visit.SKIPPED
 
     def _failed(
-        self, host: Host, candidate: Candidate, reason: str, detail: str, response: Response | None = None
+        self, host: HostState, candidate: Candidate, reason: str, detail: str, response: Response | None = None
     ) -> Visit:
         """Records a request without a usable answer; `response` is that of a busy host (429, 503)."""
         transient = response is not None or reason in _TRANSIENT
@@ -212,7 +212,7 @@ class Visitor:
             tries = self._tries[candidate.url] = self._tries.get(candidate.url, 0) + 1
             patient = pause <= self._config.max_backoff_s
             if not patient or host.failures >= HOST_FAILURES:
-                host.given_up = GIVEN_UP
+                host.skip_reason = HOST_BACKOFF
                 log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
             elif tries < TRIES:
                 return Visit.AGAIN

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from tasks.formats.documents.text import clean
 from tasks.formats.web import content_encoding
-from tasks.formats.web.charset import decode, with_source
+from tasks.formats.web.charset import decode, decode_with_source
 from tasks.formats.web.robots_tag import directives
 from tasks.stages.extract.html import read_page
 from tasks.stages.extract.row import Content, ExtractOptions, Rejected
@@ -90,7 +90,7 @@ def extract_capture(payload: bytes, sent: BodyHeaders, choices: ExtractOptions) 
     if reason := refusal(data, kind):
         raise Rejected(reason)
     charset = _CHARSET.search(sent.content_type)
-    text, source, _ = with_source(data, charset[1] if charset else None)
+    text, source, _ = decode_with_source(data, charset[1] if charset else None)
     language = clean(sent.language)[:_MAX_LANGUAGE]
     if kind == "text/plain":
         return Content(text=clean(text), language_hint=language)

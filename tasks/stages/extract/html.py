@@ -219,12 +219,12 @@ def refuse_bombs(source: bytes) -> None:
 
 def _refuse_many(source: bytes) -> None:
     """Rejects pages with too many tags; checks upper bounds first, the cheapest first, which nearly all pages meet."""
-    from tasks.formats.web.html_tags import TagNames, all_tags, formats_in
+    from tasks.formats.web.html_tags import TagNames, all_tags, formatting_tags
 
     tags = all_tags(source)
     # One link left open doubles a page at most; only its attributes count.
     most = 1 + MAX_REPEATED_FORMATS // max(1, tags.starts)
-    formats = formats_in(source, tags, most)
+    formats = formatting_tags(source, tags, most)
     if formats.heaviest_link > most:
         raise Rejected("formatting")
     if tags.starts <= _FEW and not _repeats(

@@ -91,7 +91,7 @@ class Order:
         self._able: set[str] = set()
         self._news: list[str] = []
         self._flying = 0
-        self._unmet = _by_owner(scope.named, config.partitions, number)
+        self._unmet = _by_owner(scope.named_hosts, config.partitions, number)
         self._list(start)
         self._begin()
 

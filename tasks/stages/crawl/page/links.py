@@ -19,9 +19,9 @@ import numpy as np
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.charset import with_source
+from tasks.formats.web.charset import decode_with_source
 from tasks.formats.web.domain import Link, link
-from tasks.formats.web.html_tags import FORMATTING, Names, TagNames, all_tags
+from tasks.formats.web.html_tags import FORMATTING, TagFinder, TagNames, all_tags
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.url import MAX_CRAWLED_URL, origin_of
 
@@ -102,7 +102,7 @@ _FLAT = (
 )
 
 _A, _OPTION, _ROOT = 1, 254, 255
-_NAMES = Names(
+_NAMES = TagFinder(
     dict(zip(FORMATTING, range(_A, 100), strict=False))
     | {b"opt": _OPTION, b"bod": _ROOT, b"htm": _ROOT}
     # The first in `REPORTED` is `a`.
@@ -348,7 +348,7 @@ def _utf8(html: bytes, charset: str) -> tuple[bytes, str]:
     """Returns a page in UTF-8, and its original encoding."""
     if charset.lower() in _UTF8:
         return html.removeprefix(_UTF8_MARK), "utf-8"  # the parser replaces invalid UTF-8
-    _, source, encoding = with_source(html, charset)
+    _, source, encoding = decode_with_source(html, charset)
     return source, encoding
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from tasks.formats.warc.record import PAGE_STATUSES
-from tasks.formats.web.content_encoding import Unpacked, decode
+from tasks.formats.web.content_encoding import DecodedStream, decode
 from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.robots_tag import Directives, directives
 from tasks.formats.web.scope import Scope
@@ -233,7 +233,7 @@ class Reader:
         """Parses a body that may be a sitemap or a feed."""
         if self._config.feeds and (entries := read_feed(self._decoded(response, MAX_FEED_BYTES), url)) is not None:
             return ReadResult(kind=FEED, outlinks=self._covered(entries))
-        body = Unpacked(response.body, ",".join(response.all("content-encoding")), MAX_BYTES)
+        body = DecodedStream(response.body, ",".join(response.all("content-encoding")), MAX_BYTES)
         if self._config.sitemaps and (sitemap := read_sitemap(body, url)) is not None:
             if sitemap.left_out:
                 log.warning("%d entries of the sitemap %s are used: %s", len(sitemap.entries), url, sitemap.left_out)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from lxml import etree
 
 from tasks.formats.web.canonical_url import canonical
-from tasks.formats.web.content_encoding import Unpacked
+from tasks.formats.web.content_encoding import DecodedStream
 from tasks.formats.web.url import MAX_CRAWLED_URL
 
 # Limits of the protocol: 50,000 URLs and 50 MB uncompressed.
@@ -69,7 +69,7 @@ class Sitemap:
     left_out: str
 
 
-def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> Sitemap | None:
+def read_sitemap(body: bytes | DecodedStream, url: str, limit: int = MAX_ENTRIES) -> Sitemap | None:
     """Parses a sitemap: XML, or text with one URL per line, plain or gzip.
 
     URLs of other hosts are returned as well, because robots.txt of one host may name a sitemap on another. The caller
@@ -86,7 +86,7 @@ def read_sitemap(body: bytes | Unpacked, url: str, limit: int = MAX_ENTRIES) -> 
     >>> read_sitemap(b"https://example.com/a", "https://example.com/sitemap.txt").entries
     (Entry(url='https://example.com/a', lastmod=None),)
     """
-    plain = Unpacked(body, "gzip", MAX_BYTES)
+    plain = DecodedStream(body, "gzip", MAX_BYTES)
     collector = _EntryCollector(url, limit)
     head, blocks = _peek(plain)
     if _TEXT.match(head):
@@ -137,7 +137,7 @@ def _url_entries(stream: "XmlStream") -> Iterator[tuple[str, str | None]]:
         yield (text_of(element, "loc"), text_of(element, "lastmod")) if is_entry else ("", None)
 
 
-def _peek(plain: Unpacked) -> tuple[bytes, Iterator[bytes]]:
+def _peek(plain: DecodedStream) -> tuple[bytes, Iterator[bytes]]:
     """Returns the first bytes of a file, and an iterator over all its blocks."""
     blocks, head = iter(plain), b""
     while len(head) < _HEAD and (block := next(blocks, b"")):
@@ -157,7 +157,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[str]:
             yield text if text[:4].lower() == "http" else ""
 
 
-def _truncation(plain: Unpacked) -> str:
+def _truncation(plain: DecodedStream) -> str:
     return "" if plain.complete else f"it is truncated, or has more than {MAX_BYTES >> 20} MB"
 
 

@@ -288,7 +288,7 @@ class Spool:
         if self.is_full(open_bytes()):
             if not self._wakeup:
                 log.warning("[%s] fetching pauses, the buffer is full: %s", self._output.address, self._level())
-            await self._wakeup.until(lambda: self._unbroken(not self.is_full(open_bytes())))
+            await self._wakeup.wait_until(lambda: self._unbroken(not self.is_full(open_bytes())))
 
     async def close(self, limit_s: float = DRAIN_S) -> None:
         """Waits until the store has taken everything, and ends the thread.
@@ -298,7 +298,7 @@ class Spool:
         """
         try:
             async with asyncio.timeout(limit_s):
-                await self._wakeup.until(lambda: self._unbroken(not self._queue))
+                await self._wakeup.wait_until(lambda: self._unbroken(not self._queue))
         except TimeoutError:
             raise TransientError(
                 f"{self._output.address}: the store has not taken the last captures: {self._level()}",
@@ -389,7 +389,7 @@ class Spool:
             log.warning("[%s] the store has taken all that waited, %.0f s late", self._output.address, lasted)
             self._down_since = None
         self._free = self.buffer.free()
-        self._wakeup.call()
+        self._wakeup.notify()
 
     def _alert(self, why: str) -> None:
         now = time.monotonic()
@@ -420,7 +420,7 @@ class Spool:
             log.error("[%s] captures cannot be committed", self._output.address, exc_info=error)
             failure = TransientError(f"captures cannot be committed ({type(error).__name__}: {error}); {where}")
         self._failure = failure
-        self._wakeup.call()
+        self._wakeup.notify()
 
 
 def _next_number(committed: dict[str, PartRecord]) -> int:

@@ -31,9 +31,9 @@ async def looked_up(rules, url):
     """Looks the rules up as often as it takes."""
     while True:
         await rules.look_up(url)
-        if rules.known(url):
+        if rules.is_known(url):
             return
-        await rules._politeness.rested(rules._politeness.host(authority(url)))
+        await rules._politeness.wait_pause(rules._politeness.host(authority(url)))
 
 
 def verdict(url, path="/page", ai_optout=False, **settings):
@@ -42,7 +42,7 @@ def verdict(url, path="/page", ai_optout=False, **settings):
     async def run():
         async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
             await looked_up(rules, url + path)
-            return rules.verdict(url + path), politeness
+            return rules.denial(url + path), politeness
 
     return asyncio.run(run())
 
@@ -207,9 +207,9 @@ def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
 
     async def later(rows, site, gone, away, hours):
         async with rules_of(config_of(), now=lambda: NOW + timedelta(hours=hours)) as (rules, politeness):
-            rules.seed(rows)
-            known = [rules.known(one.url("/page")) for one in (site, gone, away)]
-            said = rules.verdict(site.url("/page")) if known[0] else None
+            rules.load(rows)
+            known = [rules.is_known(one.url("/page")) for one in (site, gone, away)]
+            said = rules.denial(site.url("/page")) if known[0] else None
             return known, said, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
 
     robots = "User-agent: *\nCrawl-delay: 7\nDisallow: /page"
@@ -232,12 +232,12 @@ def test_rules_run_out_within_a_long_cycle():
     async def run(site):
         async with rules_of(config_of(), now=lambda: clock[0]) as (rules, _):
             await looked_up(rules, site.url("/page"))
-            assert rules.known(site.url("/page"))
+            assert rules.is_known(site.url("/page"))
             clock[0] += timedelta(hours=25)
-            assert not rules.known(site.url("/page"))
+            assert not rules.is_known(site.url("/page"))
             site.robots = "User-agent: *\nDisallow: /"
             await looked_up(rules, site.url("/page"))
-            return rules.verdict(site.url("/page"))
+            return rules.denial(site.url("/page"))
 
     with Site({}, "") as site:
         assert asyncio.run(run(site)) == "robots_denied"
@@ -251,9 +251,9 @@ def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
         async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
             for number in range(100):
                 body = b"User-agent: *\nDisallow: /page\n#" + os.urandom(4000).hex().encode()
-                rules.seed([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
-            still = [number for number in range(100) if rules.known(f"http://h{number}/")]
-            assert {rules.verdict(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
+                rules.load([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
+            still = [number for number in range(100) if rules.is_known(f"http://h{number}/")]
+            assert {rules.denial(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
             ready = sum(entry.ready is not None for _, entry in rules._known.sorted())
             return still, ready
 

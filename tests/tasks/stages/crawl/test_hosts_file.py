@@ -168,9 +168,9 @@ def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(writte
     assert {url: policy.again_since(url).day for url in days} == days
     assert policy.again_since("http://b.example/") is None
     listed = datetime(2026, 11, 24, 8, 59, tzinfo=UTC)
-    assert Policy(file, listed_at=listed).withheld("a.example.com") == "host_dropped"
-    assert Policy(file, listed_at=listed + timedelta(minutes=2)).withheld("a.example.com") == ""
-    assert Policy(file).withheld("a.example.com") == ""
+    assert Policy(file, listed_at=listed).skip_reason("a.example.com") == "host_dropped"
+    assert Policy(file, listed_at=listed + timedelta(minutes=2)).skip_reason("a.example.com") == ""
+    assert Policy(file).skip_reason("a.example.com") == ""
 
 
 def test_a_file_that_is_not_there_is_no_empty_one(tmp_path):

@@ -87,7 +87,7 @@ def test_what_is_no_sitemap_is_none(body):
 def test_a_broken_sitemap_gives_what_stands_before_the_break():
     cut = read_sitemap(urlset("<url><loc>https://h.example/a</loc></url>")[:-12] + b"<url><lo", URL)
     assert [entry.url for entry in cut.entries] == ["https://h.example/a"]
-    assert cut.left_out == "it is no whole XML"
+    assert cut.left_out == "its XML is incomplete"
     bare = urlset("<url><loc>https://h.example/a?x=1&y=2&reg=3</loc></url>", "<url><loc>/b</loc></url>")
     assert urls(bare) == ["https://h.example/a?x=1&y=2&reg=3", "https://h.example/b"]
 
@@ -99,7 +99,7 @@ def test_more_entries_than_allowed_are_left_out_and_said():
     assert (len(read.entries), read.left_out) == (3, "it has more than 3 entries")
     text = read_sitemap(b"https://h/1\nhttps://h/2", URL, limit=1)
     assert (len(text.entries), text.left_out) == (1, "it has more than 1 entries")
-    assert read_sitemap(gzip.compress(body)[:-40], URL).left_out == "it is cut off, or has more than 50 MB"
+    assert read_sitemap(gzip.compress(body)[:-40], URL).left_out == "it is truncated, or has more than 50 MB"
 
 
 @pytest.mark.parametrize(("kind", "packed"), [("xml", True), ("text", False)])
@@ -130,7 +130,7 @@ def test_a_sitemap_as_large_as_the_protocol_allows_is_read_whole():
     for packed in (body, gzip.compress(body, 1)):
         read = read_sitemap(packed, URL)
         # 50,000 of 900 characters are more than is held of one sitemap.
-        assert read.left_out == "its addresses have more than 32 M characters"
+        assert read.left_out == "its URLs have more than 32 M characters"
         assert len(read.entries) > 35_000
     assert memory("VmHWM") - before < 300
 
@@ -139,7 +139,7 @@ def test_addresses_end_where_they_would_fill_the_memory():
     long = "x" * 4000
     body = urlset(*(f"<url><loc>https://h.example/{number}/{long}</loc></url>" for number in range(10_000)))
     read = read_sitemap(body, URL)
-    assert read.left_out == "its addresses have more than 32 M characters"
+    assert read.left_out == "its URLs have more than 32 M characters"
     assert 8000 < len(read.entries) < 9000
     text = read_sitemap(b"https://h/" + b"a" * 10_000 + b"\nhttps://h/b", URL)
     assert [entry.url for entry in text.entries] == ["https://h/b"]

@@ -105,9 +105,8 @@ def test_what_is_kept_is_bounded_and_plain():
     assert terms_json(header=[("a", "x\r\ny: \x00z")]) == '{"header.a": "x y:  z"}'
     many = json.loads(terms_json(header=[(f"n{n}", "v" * 5000) for n in range(100)]))
     assert (len(many), {len(value) for value in many.values()}) == (20, {1000})
-    assert (
-        merge_terms(terms_json(robots=[("license", "l")]), page=[("license", "p")]) == '{"page.license": "p", "robots.license": "l"}'
-    )
+    merged = merge_terms(terms_json(robots=[("license", "l")]), page=[("license", "p")])
+    assert merged == '{"page.license": "p", "robots.license": "l"}'
 
 
 PAGE = (

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from tasks.core.errors import InputError
-from tasks.formats.web.robots import Robots, ai_optout_by, decided_by
+from tasks.formats.web.robots import Robots, ai_optout_rule, deciding_rule
 from tasks.run import shell
 from tasks.run.recipe import Recipe
 from tasks.run.runner import open_store, run_stage
@@ -272,14 +272,14 @@ def test_the_rule_that_is_named_decides_as_the_crawler_does(shared_data):
             robots = Robots(body, agent)
             for path in paths:
                 url = f"http://h{path}"
-                found = decided_by(body, agent, url)
+                found = deciding_rule(body, agent, url)
                 assert found.allowed == robots.allows(url), (row["host"], agent, path)
                 assert bool(found.line) == bool(found.rule)
                 if found.line:
                     decided += 1
                     line = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[found.line - 1]
                     assert found.rule.split(": ", 1)[1].encode() in line, (row["host"], found)
-                if not ai_optout_by(body, url).allowed:
+                if not ai_optout_rule(body, url).allowed:
                     assert robots.ai_optout(url)
-                    assert ai_optout_by(body, url).group
+                    assert ai_optout_rule(body, url).group
     assert decided > 200

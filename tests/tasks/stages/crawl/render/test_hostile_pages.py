@@ -78,7 +78,7 @@ def test_no_page_reaches_a_private_network(render, inside):
     with Site({"/to-inside": to_inside(inside)}) as site:
         rendered = render(site, WAYS.replace("PORT", str(inside.port)), settle_ms=1000)
         assert inside.heard == []
-        assert b'<p id="said">all tried</p>' in rendered.shown.html
+        assert b'<p id="said">all tried</p>' in rendered.document.html
         assert "/to-inside" in site.paths()
     for server in (f"127.0.0.1:{inside.port}", "169.254.169.254", "trick.example", "trick.example:443"):
         assert server in rendered.refused
@@ -133,7 +133,7 @@ def send(render, inside, monkeypatch):
             monkeypatch.setattr(browser, "_REMOVE_APIS", "")
         with Site({}) as site:
             rendered = render(site, DATAGRAMS.replace("PORT", str(inside.port)), settle_ms=2500)
-        return rendered.shown.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard
+        return rendered.document.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard
 
     return run
 
@@ -178,7 +178,7 @@ def test_an_https_site_is_reached_only_with_a_certificate_that_holds(render, tmp
     finally:
         server.close()
     assert set(server.heard) == {"/data" if trusted else "tcp"}
-    assert (b'<p id="said">hi</p>' in rendered.shown.html) is trusted
+    assert (b'<p id="said">hi</p>' in rendered.document.html) is trusted
 
 
 def self_signed(folder, name):
@@ -215,7 +215,7 @@ def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, monk
         rendered = render(site, page)
         # A link with the attribute download is asked for before the browser refuses to save it.
         assert set(site.paths()) <= {"/file"}
-    assert b'<p id="said">went on</p>' in rendered.shown.html
+    assert b'<p id="said">went on</p>' in rendered.document.html
     left = [path for path in Path(folder).rglob("*") if path.is_file()]
     saved = [path for path in left if path.suffix == ".bin" or b"secret of the page" in path.read_bytes()]
     shutil.rmtree(folder)
@@ -229,7 +229,7 @@ def test_there_are_no_service_workers(render):
     said.textContent = "serviceWorker" in navigator || "serviceWorker" in frame.contentWindow.navigator;
     navigator.serviceWorker.register("/worker.js")</script>"""
     with Site({"/worker.js": "fetch('/from-the-worker')"}) as site:
-        assert b'<p id="said">false</p>' in render(site, page).shown.html
+        assert b'<p id="said">false</p>' in render(site, page).document.html
         assert site.paths() == []
 
 
@@ -247,7 +247,7 @@ def test_a_page_has_no_permissions_and_no_devices(render):
       .then(states => { said.textContent = states.includes("granted") ? "some" : "none"; });
     </script>"""
     with Site({}) as site:
-        assert b'<p id="said">none</p>' in render(site, page).shown.html
+        assert b'<p id="said">none</p>' in render(site, page).document.html
 
 
 def test_two_pages_of_a_site_know_nothing_of_each_other(render):
@@ -256,7 +256,7 @@ def test_two_pages_of_a_site_know_nothing_of_each_other(render):
     document.cookie = "seen=1; max-age=9999"; localStorage.setItem("x", "seen");</script>"""
     with Site({}) as site:
         for _ in range(2):
-            assert b'<p id="said">null|</p>' in render(site, page).shown.html
+            assert b'<p id="said">null|</p>' in render(site, page).document.html
 
 
 def test_the_browser_sees_nothing_of_our_environment(render, browsers, monkeypatch):

@@ -28,8 +28,8 @@ def test_a_page_that_never_rests_is_taken_as_it_is_when_its_time_is_over(render)
 
     with Site({"/later": later}) as site:
         rendered = render(site, "<p>here already<script>fetch('/later')</script>", timeout_s=2.0)
-    assert b"here already" in rendered.shown.html
-    assert not rendered.shown.complete
+    assert b"here already" in rendered.document.html
+    assert not rendered.document.complete
 
 
 def test_a_page_that_eats_memory_is_ended(render, browsers):
@@ -72,7 +72,7 @@ def test_requests_beyond_the_cap_are_not_made(render):
         page = "<p>text</p><script>for (let i = 0; i < 50; i++) fetch('/n' + i)</script>"
         rendered = render(site, page, max_requests=10)
         assert len(site.requests) <= 10
-    assert not rendered.shown.complete
+    assert not rendered.document.complete
 
 
 def test_an_endless_stream_ends_at_the_cap_on_bytes(render):
@@ -86,7 +86,7 @@ def test_an_endless_stream_ends_at_the_cap_on_bytes(render):
         rendered = render(site, "<p>text</p><script>fetch('/endless').then(r => r.text())</script>", max_bytes=1 << 20)
     assert rendered.spent == "bytes"
     assert rendered.received <= (1 << 20) + (64 << 10)
-    assert b"<p>text</p>" in rendered.shown.html
+    assert b"<p>text</p>" in rendered.document.html
 
 
 def test_a_page_cannot_lie_about_what_it_shows(render):
@@ -95,13 +95,13 @@ def test_a_page_cannot_lie_about_what_it_shows(render):
       Object.defineProperty(kind, name, {get() { return {outerHTML: "false"}; }});
     String.prototype.toString = XMLSerializer.prototype.serializeToString = () => "false";</script>"""
     with Site({}) as site:
-        assert b"<p>true</p>" in render(site, lies).shown.html
+        assert b"<p>true</p>" in render(site, lies).document.html
 
 
 def test_a_page_in_another_charset_is_stored_as_utf_8(render):
     page = "<meta charset=windows-1251><p>Привет<script>document.body.append(', мир')</script>".encode("windows-1251")
     with Site({}) as site:
-        shown = render(site, page).shown.html.decode()
+        shown = render(site, page).document.html.decode()
     assert "<p>Привет" in shown
     assert ", мир</p>" in shown or "</p>, мир" in shown
 
@@ -119,4 +119,4 @@ def test_the_crawler_says_who_it_is(render):
         rendered = render(site, page)
         agents = {headers["User-Agent"] for _, headers in site.headers}
     assert agents == {"sluice/0.1 (+mailto:a@b.example)"}
-    assert b"sluice/0.1 (+mailto:a@b.example)" in rendered.shown.html
+    assert b"sluice/0.1 (+mailto:a@b.example)" in rendered.document.html
