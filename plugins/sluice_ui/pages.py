@@ -238,7 +238,7 @@ def _hosts(artifacts_by_kind: dict[str, Artifact]) -> list[list[object]]:
 def _rows(artifact: Artifact, prefix: str, columns: list[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in artifact.files(prefix):
-        with parquet.opened(artifact.local(path)) as file:
+        with parquet.open_file(artifact.local(path)) as file:
             for batch in file.iter_batches(batch_size=SAMPLE, columns=columns):
                 rows += _short(batch).to_pylist()
                 if len(rows) >= SAMPLE:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId, InputRef, Record, fingerprint
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, InputRef, fingerprint
 from tasks.core.config import Config, changes, nearest, sha256_of_json
 from tasks.core.digest import sha256_of_stream
 from tasks.core.errors import DriftError, InputError, RecipeError
@@ -158,7 +158,7 @@ def _listed(found: Artifact | Sequence[Artifact]) -> Sequence[Artifact]:
     return [found] if isinstance(found, Artifact) else found
 
 
-def as_read_by(resolved: ResolvedStage, record: Record) -> ResolvedStage | None:
+def as_read_by(resolved: ResolvedStage, record: ArtifactRecord) -> ResolvedStage | None:
     """Returns `resolved` with the previous version that `record` read, if its fingerprint is then that of `record`.
 
     The previous version is chosen once: the same stage at another version with the same inputs adopts the result, and
@@ -188,7 +188,7 @@ def check_drift(existing: Artifact, resolved: ResolvedStage) -> None:
     )
 
 
-def _fingerprint_today(resolved: ResolvedStage, record: Record) -> str:
+def _fingerprint_today(resolved: ResolvedStage, record: ArtifactRecord) -> str:
     """Returns the fingerprint of a record by the current rules for inputs.
 
     Older records list every input as a whole. The files that the stage reads are looked up in the input's own
@@ -211,7 +211,7 @@ def _restricted(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: I
     return artifact.restricted(input_files[ref.role]).ref(ref.role)
 
 
-def _with_files_as_read(record: Record, resolved: ResolvedStage) -> list[InputRef]:
+def _with_files_as_read(record: ArtifactRecord, resolved: ResolvedStage) -> list[InputRef]:
     """Returns the inputs with those files outside the store that `record` read.
 
     Such files may change, like the web: a version keeps the content that it has read, another version reads them again.
@@ -220,7 +220,7 @@ def _with_files_as_read(record: Record, resolved: ResolvedStage) -> list[InputRe
     return [recorded.get(ref.address, ref) for ref in resolved.refs]
 
 
-def _difference(record: Record, resolved: ResolvedStage) -> str:
+def _difference(record: ArtifactRecord, resolved: ResolvedStage) -> str:
     if record.stage_version != resolved.module.VERSION:
         current = resolved.module.VERSION
         return f"made by version {record.stage_version} of the stage {resolved.spec.name}, which is {current} now"
@@ -252,7 +252,7 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
         InputError: a named artifact does not exist, or is the one that the stage writes.
     """
     found: Found = {}
-    for role, field in stage.named.items():
+    for role, field in stage.named_inputs.items():
         if not (given := _setting(config, field)):
             continue
         setting = f"{stage.section}.{field}"
@@ -269,7 +269,7 @@ def named_inputs(store: Store, stage: StageSpec, config: Config, own: ArtifactId
 
 def chosen_roles(stage: StageSpec, config: Config) -> Sequence[str]:
     """Returns the roles whose artifact is chosen when the run begins, and not by its settings."""
-    return [role for role, field in stage.named.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
+    return [role for role, field in stage.named_inputs.items() if str(_setting(config, field)).endswith(f"@{PREVIOUS}")]
 
 
 def _setting(config: Config, path: str) -> Any:

@@ -13,7 +13,7 @@ from functools import partial
 from tasks.core.artifact import Artifact, ArtifactId, InputRef
 from tasks.core.errors import InputError
 from tasks.core.ledger import VERSIONS, newest
-from tasks.core.stage_spec import Previous, StageSpec
+from tasks.core.stage_spec import PreviousInput, StageSpec
 from tasks.core.store import Store
 from tasks.run.catalogue import MAKERS, STAGES
 from tasks.run.recipe import Recipe
@@ -124,7 +124,7 @@ def previous_inputs(
         stage: the stage that reads them.
         own: id of the artifact that it writes.
         current: its inputs of its own version, by role; of the source version where they are missing there.
-        source_version: version to read missing inputs of (`Previous.accumulates`).
+        source_version: version to read missing inputs of (`PreviousInput.accumulates`).
 
     Raises:
         InputError: the previous version has another number of members than the recipe; or, of what accumulates, another
@@ -216,7 +216,7 @@ def _same_cycle(
     return artifact_of_version(store, recipe.name, own.name.removeprefix(f"{recipe.name}/"), source_version)
 
 
-def _completed(recipe: Recipe, store: Store, previous: Previous, version: str) -> Artifact | None:
+def _completed(recipe: Recipe, store: Store, previous: PreviousInput, version: str) -> Artifact | None:
     return Artifact.find(store, ArtifactId(f"{recipe.name}/{previous.completed_by}", version))
 
 
@@ -224,7 +224,9 @@ def _read_by(artifact: Artifact, role: str) -> list[ArtifactId]:
     return [ArtifactId.parse(ref.address) for ref in artifact.record.inputs if ref.role == role]
 
 
-def _require_newest(recipe: Recipe, store: Store, previous: Previous, role: str, begun: Artifact, version: str) -> None:
+def _require_newest(
+    recipe: Recipe, store: Store, previous: PreviousInput, role: str, begun: Artifact, version: str
+) -> None:
     """Raises InputError where a version was completed that has more in it than the one that `version` began from."""
     name = f"{recipe.name}/{previous.completed_by}"
     latest = newest(store, name, but=version)
@@ -246,7 +248,9 @@ def _require_newest(recipe: Recipe, store: Store, previous: Previous, role: str,
     )
 
 
-def _newest_completed(recipe: Recipe, store: Store, previous: Previous, member: str, version: str) -> list[ArtifactId]:
+def _newest_completed(
+    recipe: Recipe, store: Store, previous: PreviousInput, member: str, version: str
+) -> list[ArtifactId]:
     completed = newest(store, f"{recipe.name}/{previous.completed_by}", but=version)
     if completed is None:
         return []

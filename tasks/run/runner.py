@@ -83,7 +83,9 @@ def run_stage(
         log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
         return result_of(adopted, resolved.address.version, skipped=True)
     bad = recipe.max_bad_share
-    output = Output(store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, before=before)
+    output = Output(
+        store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, source_artifacts=before
+    )
     try:
         artifact = _tracked(recipe, store, resolved, output, context, on_dask)
     except SupersededError:

@@ -180,7 +180,7 @@ def _table(file: SourceFile, column: str) -> Iterator[tuple[str, str, NDArray[An
 def _batches(file: SourceFile) -> Iterator[pa.RecordBatch]:
     path = file.local()
     if file.name.endswith(".parquet"):
-        with parquet.opened(path) as opened:
+        with parquet.open_file(path) as opened:
             yield from opened.iter_batches(_BATCH_ROWS)
         return
     try:

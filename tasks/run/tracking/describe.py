@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tasks.core.artifact import Record
+from tasks.core.artifact import ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import Recipe
@@ -47,7 +47,7 @@ def on_dag_run(client: Any, run_id: str, key: str, name: str, outcome: str) -> N
     _write(tags, dag_run(key, tags), partial(client.set_tag, run_id))
 
 
-def on_experiment(client: Any, experiment_id: str, description: str, record: Record | None = None) -> None:
+def on_experiment(client: Any, experiment_id: str, description: str, record: ArtifactRecord | None = None) -> None:
     """Writes the description of an experiment; `record` is that of a stage's newest artifact, if there is one."""
     if record and record.stage in HEADLINES:
         newest = f"`{record.artifact}`: {outcome(record)}"
@@ -88,7 +88,7 @@ def dag_run(key: str, tags: Mapping[str, str]) -> str:
     return _cut("\n".join([f"The run `{run}` of the DAG `{dag}`; its stages are the runs under it.", "", *lines]))
 
 
-def stage(about: str, record: Record | None) -> str:
+def stage(about: str, record: ArtifactRecord | None) -> str:
     """Returns the description of the run of a stage.
 
     Args:
@@ -102,7 +102,7 @@ def stage(about: str, record: Record | None) -> str:
     return _cut("\n".join(lines))
 
 
-def outcome(record: Record) -> str:
+def outcome(record: ArtifactRecord) -> str:
     """Returns the outcome of a stage in one line: its note, and its row counts."""
     gone = sorted(record.rejected.items(), key=lambda item: (-item[1], item[0]))
     why = f" ({_listed([f'{reason} {count:,}' for reason, count in gone])})" if gone else ""

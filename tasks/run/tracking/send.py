@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tasks.core.artifact import Artifact, ArtifactId, Record
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord
 from tasks.core.digest import sha256_of
 from tasks.core.ledger import newest
 from tasks.core.stage import Listener
@@ -248,7 +248,7 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _describe(client: Any, message: Message, record: Record | None) -> None:
+def _describe(client: Any, message: Message, record: ArtifactRecord | None) -> None:
     experiment, _, run_id = message.run_id.partition("/")
     if record:
         describe.on_run(client, run_id, describe.stage(message.about, record))
@@ -327,7 +327,7 @@ def _send_record(client: Any, run_id: str, artifact: Artifact) -> None:
     _send_file(client, run_id, "artifact.json", record.model_dump_json(indent=1).encode())
 
 
-def _tags(record: Record) -> dict[str, str]:
+def _tags(record: ArtifactRecord) -> dict[str, str]:
     return {
         "artifact": record.artifact,
         "fingerprint": record.fingerprint,

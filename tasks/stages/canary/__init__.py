@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, faults
-from tasks.core.stage_spec import Input, Previous, StageSpec
+from tasks.core.config import Config, Problems, field_errors
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.formats.tokens.mixture import check_weights
 from tasks.trainer.config import ModelConfig, OptimConfig, TrainConfig
 
@@ -86,7 +86,7 @@ class CanaryConfig(Config):
         try:
             self.training(self.seeds[0])
         except ValidationError as error:
-            raise Problems(": ".join(filter(None, fault)) for fault in faults(error)) from None
+            raise Problems(": ".join(filter(None, fault)) for fault in field_errors(error)) from None
         return self
 
     def training(self, seed: int) -> TrainConfig:
@@ -117,7 +117,7 @@ STAGES = (
         section="canary",
         module="arms",
         inputs={"plan": _PLAN},
-        previous={"previous": Previous("mixture", completed_by="mixture")},
+        previous={"previous": PreviousInput("mixture", completed_by="mixture")},
     ),
     StageSpec(
         "canary",

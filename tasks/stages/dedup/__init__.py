@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 
 
 class MinhashConfig(Config):
@@ -92,7 +92,7 @@ STAGES = (
         config=DedupConfig,
         inputs={"extracted": Input("extracted"), "prose_score": Input("attributes", group="prose_score")},
         previous={
-            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+            "index": PreviousInput("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
         },
         decided_by="extracted",
         takedowns=Takedowns(when="dedup_index.enabled"),

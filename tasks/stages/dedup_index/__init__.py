@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from tasks.core.config import Config
-from tasks.core.stage_spec import Input, Previous, StageSpec, Takedowns
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 
 
 class DedupIndexConfig(Config):
@@ -37,7 +37,7 @@ STAGES = (
             "documents": Input("documents"),
         },
         previous={
-            "index": Previous("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
+            "index": PreviousInput("dedup_index", completed_by="dedup_index", accumulates=True, when="dedup_index.enabled")
         },
         decided_by="duplicates",
         takedowns=Takedowns(),

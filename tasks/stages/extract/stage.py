@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.part import POISON
-from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, in_runs, part_names
+from tasks.core.stage import Inputs, Output, Part, PartSpec, Report, group_by_run, part_names
 from tasks.core.store import Store
 from tasks.formats.dedup.dedup_index import index_of
 from tasks.formats.documents.document import REJECTED, document_id
@@ -106,7 +106,7 @@ def run(config: ExtractConfig, inputs: Inputs, output: Output, engine: Engine) -
     slices = [PartInput(store, config, tuple(group), quick=quick) for group in parts]
     specs = list(map(PartSpec, part_names(len(slices)), slices, run_names(parts)))
     if any(spec.name not in output.committed for spec in specs):
-        together = in_runs(specs)
+        together = group_by_run(specs)
         found = dict(engine.map(run_identities, together))
         tally = sum((tally for _, tally in found.values()), Counter[tuple[str, str, str]]())
         check_row_counts(tally, [(unit.file, unit.source) for unit in units if unit.source is not None])

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.config import Config, Copied
-from tasks.core.stage_spec import Input, Named, StageSpec, Takedowns
+from tasks.core.config import Config, SectionCopy
+from tasks.core.stage_spec import Input, NamedInput, StageSpec, Takedowns
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.tuning.config import FinetuneConfig
 
@@ -115,7 +115,7 @@ class ExamplesConfig(Config):
 class TunedConfig(Config):
     """What becomes of a fine-tuned model: it is compared with its base, and registered."""
 
-    COPIED = {"evaluate": Copied("evaluate", when="finetune.makes_model")}
+    COPIED = {"evaluate": SectionCopy("evaluate", when="finetune.makes_model")}
 
     model: str = ""
     """Name in the registry; empty: the recipe's with "-tuned"."""
@@ -142,7 +142,7 @@ STAGES = (
         inputs={
             "tokenizer": _TOKENIZER,
             "chunks": Input("chunks", optional=True, when="examples.own_chunks"),
-            "other_chunks": Named("chunks.of"),
+            "other_chunks": NamedInput("chunks.of"),
         },
         takedowns=Takedowns(when="examples.reads_chunks"),
     ),
@@ -151,7 +151,7 @@ STAGES = (
         dag="finetune",
         output="finetuned",
         config=FinetuneConfig,
-        inputs={"examples": Input("examples", files=("examples/", "examples.json")), "base": Named("base")},
+        inputs={"examples": Input("examples", files=("examples/", "examples.json")), "base": NamedInput("base")},
     ),
     StageSpec(
         "evaluate_tuned",

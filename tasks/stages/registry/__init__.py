@@ -5,8 +5,8 @@ checkpoint, scores, tokenizer -> register -> model; model, champion -> compare -
 
 from pydantic import Field
 
-from tasks.core.config import Config, Copied
-from tasks.core.stage_spec import Input, Previous, StageSpec
+from tasks.core.config import Config, SectionCopy
+from tasks.core.stage_spec import Input, PreviousInput, StageSpec
 from tasks.trainer.evaluation.config import EvaluateConfig
 
 
@@ -20,7 +20,7 @@ class RegisterConfig(Config):
 class PromoteConfig(Config):
     """Champion and challenger: when a new model takes the place of the one in use."""
 
-    COPIED = {"evaluate": Copied("evaluate", when="promote.enabled")}
+    COPIED = {"evaluate": SectionCopy("evaluate", when="promote.enabled")}
 
     enabled: bool = False
     """Compare every new model with the champion, and name the champion in the registry."""
@@ -39,7 +39,7 @@ class PromoteConfig(Config):
         return self.enabled
 
 
-_CHAMPION = Previous("champion", completed_by="champion")
+_CHAMPION = PreviousInput("champion", completed_by="champion")
 
 STAGES = (
     StageSpec(

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from tasks.core.config import Config, Problems
-from tasks.core.stage_spec import Previous, StageSpec, Takedowns
+from tasks.core.stage_spec import PreviousInput, StageSpec, Takedowns
 
 MOST_LINES = 10_000
 """Lines of one field of a request."""
@@ -83,7 +83,7 @@ STAGES = (
         dag="takedown",
         output="takedown",
         config=TakedownConfig,
-        previous={"warc": Previous("warc", completed_by="warc", when="takedown.from_crawl")},
+        previous={"warc": PreviousInput("warc", completed_by="warc", when="takedown.from_crawl")},
         takedowns=Takedowns("previous"),
     ),
 )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from tasks.core.config import Config, absolute, duplicates
+from tasks.core.config import Config, duplicates, require_absolute
 from tasks.core.stage_spec import Input, StageSpec, Takedowns
 from tasks.formats.tokens.labels import BASE_COLUMNS, SOURCE, SourceName
 from tasks.formats.tokens.mixture import check_weights
@@ -38,7 +38,7 @@ class TokenizerConfig(Config):
     @field_validator("file")
     @classmethod
     def _absolute(cls, path: str) -> str:
-        return absolute(path) if path else path
+        return require_absolute(path) if path else path
 
     @field_validator("weights")
     @classmethod
@@ -53,7 +53,7 @@ class TokenFiles(Config):
 
     name: SourceName
     """Name of the source."""
-    path: Annotated[str, AfterValidator(absolute)]
+    path: Annotated[str, AfterValidator(require_absolute)]
     """Absolute glob (`**` for any depth), on this machine or on an object store (s3://bucket/folder/*.parquet): `.idx`
     of Megatron-LM with the `.bin` beside it (local only), `.parquet`, or the `.arrow` files of a saved dataset."""
     column: str = "input_ids"

@@ -1,6 +1,6 @@
 """Stage train: packed tokens and a mixture -> a checkpoint."""
 
-from tasks.core.stage_spec import Input, Named, StageSpec
+from tasks.core.stage_spec import Input, NamedInput, StageSpec
 from tasks.trainer.config import TrainConfig
 
 STAGES = (
@@ -15,7 +15,7 @@ STAGES = (
             # A plan that is made again, because of a takedown that met none of it, is the same plan.
             "plan": Input("plan", files=("plan/",)),
             "mixture": Input("mixture", optional=True),
-            "initial": Named("init_from"),
+            "initial": NamedInput("init_from"),
         },
     ),
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, absolute, duplicates
+from tasks.core.config import Config, Problems, duplicates, require_absolute
 
 _GENERATE = ("stop", "max_new_tokens", "extract")
 _SCORES = re.compile(r"[a-z][a-z0-9_-]*/scores@(?!previous$)[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -22,7 +22,7 @@ class TaskConfig(Config):
     """multiple_choice: the likeliest of the row's choices. cloze: likelihood of the answer, and whether greedy decoding
     gives it. generate: greedy decoding up to a stop text, equal to an answer or not."""
 
-    path: Annotated[str, AfterValidator(absolute)]
+    path: Annotated[str, AfterValidator(require_absolute)]
     """Absolute glob of JSON lines, here or as a URL on an object store; may be compressed (.gz, .zst, .bz2)."""
 
     prompt: str = Field(min_length=1)
@@ -89,7 +89,7 @@ class TaskConfig(Config):
             yield ".stop: a stop text is empty: leave it out"
         if self.shots_path:
             try:
-                absolute(self.shots_path)
+                require_absolute(self.shots_path)
             except ValueError as error:
                 yield f".shots_path: {error}"
         if self.shots_path and not self.shots:

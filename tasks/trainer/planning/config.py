@@ -4,7 +4,7 @@ import re
 
 from pydantic import Field, model_validator
 
-from tasks.core.config import Config, Copied, Problems, nearest
+from tasks.core.config import Config, Problems, SectionCopy, nearest
 from tasks.trainer.config import TrainConfig
 
 PEAKS = {
@@ -70,7 +70,7 @@ class Region(Config):
 class PlanConfig(Config):
     """What is assumed of GPUs and of the place they stand in."""
 
-    COPIED = {"train": Copied("train", when="plan.enabled")}
+    COPIED = {"train": SectionCopy("train", when="plan.enabled")}
 
     enabled: bool = False
     """Estimate at the head of the DAG of training, and compare with the run at its end."""

@@ -20,13 +20,13 @@ import os, pickle
 from tasks.core import child_process
 with child_process.parent() as parent:
     child_process.limit_memory({ROOM})
-    for question in parent.questions():
+    for question in parent.requests():
         os.write(1, b"a library prints")
         try:
             answer = len(bytes(question)) if isinstance(question, int) else question
         except MemoryError:
             answer = "memory"
-        parent.answer(pickle.dumps(answer))
+        parent.respond(pickle.dumps(answer))
         parent.flush()
 print("left", flush=True)
 """

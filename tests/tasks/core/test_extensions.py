@@ -284,7 +284,10 @@ def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str,
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("no.such.module", r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): repair or uninstall it'),
+        (
+            "no.such.module",
+            r'"mine" of toys 1\.0 cannot be imported \(ModuleNotFoundError: .*\): repair or uninstall it',
+        ),
         ("tasks.filters.c4:C4", r"toys 1\.0 registers tasks\.filters\.c4:C4, not a module: register the module"),
         ("tasks.formats.documents.text", '"mine" is no filter'),
         ("tests.tasks.core.test_extensions", '"mine" is no filter'),

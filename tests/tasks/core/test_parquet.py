@@ -72,7 +72,7 @@ def test_bytes_and_paths_give_the_same_table(tmp_path: Path) -> None:
     assert parquet.from_bytes(path.read_bytes()).equals(table)
     assert parquet.read(str(path), ["b"], pa.compute.field("a") > 7).to_pydict() == {"b": ["8", "9"]}
     assert parquet.schema(str(path)) == table.schema
-    with parquet.opened(str(path)) as rows:
+    with parquet.open_file(str(path)) as rows:
         assert [len(batch) for batch in rows.iter_batches(batch_size=4)] == [4, 4, 2]
 
 

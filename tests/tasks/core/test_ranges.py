@@ -19,7 +19,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.commit import commit
 from tasks.core.config import Config
 from tasks.core.errors import InputError
-from tasks.core.ranges import BLOCK, ChecksumWriter, Piece, RangeFile, RangeReader
+from tasks.core.ranges import BLOCK, ChecksumWriter, RangeFile, RangeReader, ReadRequest
 from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tests.s3_server import S3Server
@@ -30,8 +30,8 @@ RANGES = ((0, 10), (BLOCK - 3, 6), (2 * BLOCK, BLOCK), (100, 3 * BLOCK), (len(DA
 KILLED = """
 import sys, time
 from pathlib import Path
-from tasks.core.cache import claimed
-with claimed(Path(sys.argv[1]), 1) as aside:
+from tasks.core.cache import claim_copy
+with claim_copy(Path(sys.argv[1]), 1) as aside:
     aside.write_bytes(b"half of")
     print("here", flush=True)
     time.sleep(60)
@@ -66,7 +66,7 @@ def remote(s3: S3Server, tmp_path: Path) -> Artifact:
 
 def read(reader: RangeReader, first: int, length: int) -> bytes:
     out = bytearray(length)
-    reader.read([Piece(0, first, memoryview(out))])
+    reader.read([ReadRequest(0, first, memoryview(out))])
     return bytes(out)
 
 
@@ -89,7 +89,7 @@ def test_every_range_is_what_was_written(artifact: Artifact) -> None:
         for first, length in RANGES:
             assert read(reader, first, length) == DATA[first : first + length]
     outs = [bytearray(length) for _, length in RANGES]
-    opened(artifact).read(Piece(0, first, memoryview(out)) for (first, _), out in zip(RANGES, outs, strict=True))
+    opened(artifact).read(ReadRequest(0, first, memoryview(out)) for (first, _), out in zip(RANGES, outs, strict=True))
     assert outs == [DATA[first : first + length] for first, length in RANGES]
 
 

@@ -191,7 +191,7 @@ def test_of_two_attempts_that_finish_one_wins_and_the_other_says_so(
     won = ended(first)
     assert "committed first" not in caplog.text
     assert ended(second).record == won.record
-    assert "[x/y@dev] another attempt has committed first; its result is used" in caplog.text
+    assert "[x/y@dev] another attempt committed first; its result is used" in caplog.text
 
 
 def test_an_attempt_with_other_settings_that_comes_second_is_refused(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_an_attempt_with_other_settings_that_comes_second_is_refused(tmp_path: P
     second = Output(store, ArtifactId("x/y", "dev"), "two")
     second.committed = first.committed
     ended(first)
-    with pytest.raises(DriftError, match="committed meanwhile by a run with other settings"):
+    with pytest.raises(DriftError, match="committed in the meantime by a run with other settings"):
         ended(second)
 
 

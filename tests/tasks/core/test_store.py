@@ -180,7 +180,7 @@ def test_a_server_that_ignores_conditions_is_refused(s3: S3Server) -> None:
     ("root", "rules", "said"),
     [
         ("s3://no-such-bucket/x", [], "no bucket for s3://no-such-bucket/x.*create it"),
-        ("s3://sluice/x", ["403"], "no right to use s3://sluice/x.*AccessDenied"),
+        ("s3://sluice/x", ["403"], "no permission to use s3://sluice/x.*AccessDenied"),
         ("s3://sluice/x", ["unknown key"], "does not accept the credentials.*InvalidAccessKeyId"),
         ("s3://sluice/x", ["region"], "another region, eu-west-1,.*AWS_DEFAULT_REGION"),
         ("s3://sluice/x", ["full"], "the store is full.*free space"),

@@ -168,5 +168,5 @@ def test_a_stage_cannot_open_files_that_it_does_not_count(first: tuple[Recipe, d
     part = documents.restricted(("kept/",))
     assert part.files() == documents.files("kept/")
     rejected = documents.files("rejected/")[0]
-    with pytest.raises(ValueError, match=r"is not among the files that this stage reads"):
+    with pytest.raises(ValueError, match=r"is not one of the files that this stage declares"):
         part.open(rejected)

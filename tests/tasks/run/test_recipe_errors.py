@@ -105,15 +105,15 @@ crawl: contact is missing: webmasters of example.org must be able to reach you; 
 mailto:name@host.
 canary: batch_size 5 must be a multiple of microbatch 8.
 consolidate.trusted: the recipe has no source "bokks". Did you mean "books"?
-canary.current: the recipe has no source "cod": known are: books, web.
+canary.current: the recipe has no source "cod": choose from books, web.
 train.mixture: the canaries decide on the mixture: write it as canary.current, or leave out [canary].
 consolidate.filters: "fineweb" is not measured: add "fineweb" to annotate.use, or take it out of consolidate.filters.
 consolidate.gold: "quality" is not measured: add "quality" to annotate.use, or take it out of consolidate.gold.
 consolidate.mask_pii: "pii" is not measured: add "pii" to annotate.use, or set mask_pii = false.
 consolidate.gold: "language.scor": language measures no "scor". Did you mean "score"?
 annotate.use: dedup reads "prose_score": add it.
-annotate.settings.classifier.models: [[classifiers.train]] has no "quality": known are: edu.
-annotate.settings.topic.model: [[classifiers.train]] has no "topic": known are: edu.
+annotate.settings.classifier.models: [[classifiers.train]] has no "quality": choose from edu.
+annotate.settings.topic.model: [[classifiers.train]] has no "topic": choose from edu.
 """
 
 

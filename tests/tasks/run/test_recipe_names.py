@@ -82,7 +82,7 @@ def test_grouped_by_another_column_mixtures_name_its_values_and_targets_still_so
     )
     for field, names in (("target", {"gold": 1.0}), ("guarded", ["gold"])):
         said = refused({**by_tier, f"canary.{field}": names})
-        assert said == f'override: canary.{field}: the recipe has no source "gold": known are: code, packages, web.'
+        assert said == f'override: canary.{field}: the recipe has no source "gold": choose from code, packages, web.'
     files = [{"name": "bought", "path": "/data/*.idx"}]
     unknown = {**by_tier, "canary.current": {"gold": 0.5, "unknown": 0.5}}
     assert 'has no value "unknown"' in refused(unknown)
@@ -106,7 +106,7 @@ def test_sources_that_the_recipe_has_are_taken_wherever_they_are_named() -> None
 
 def test_a_mixture_of_what_is_crawled_is_refused_where_nothing_is_crawled() -> None:
     said = refused({"crawl.enabled": False})
-    assert said == 'override: canary.current: the recipe has no source "web": known are: code, packages.'
+    assert said == 'override: canary.current: the recipe has no source "web": choose from code, packages.'
 
 
 def test_a_recipe_that_extends_one_of_other_sources_takes_a_mixture_of_its_own_whole(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_topic_is_taken_where_files_alone_know_the_labels() -> None:
     [
         ({"files": {"adult": "/lists/adult"}}, 'Did you mean "adult"?'),
         ({"folders": ["/lists"], "categories": ["adult", "games"]}, 'Did you mean "adult"?'),
-        ({"banned_words": ["casino"]}, "known are: banned_word"),
+        ({"banned_words": ["casino"]}, "choose from banned_word"),
         ({}, "there is none at all"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from operators.results import committed
+from operators.results import read_result
 from tasks.run.recipe import find_recipe
 from tasks.run.result import StageResult
 from tasks.run.runner import run_stage
@@ -40,4 +40,4 @@ def test_the_shell_prints_what_the_operators_of_tasks_and_of_pods_return(
     assert main(["inject", "--recipe", "demo", "--version", "v1"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (made.version, made.skipped, printed["skipped"]) == ("v1", False, True)
-    assert {**printed, "skipped": False} == made.to_json() == committed(recipe, "inject", "v1").to_json()
+    assert {**printed, "skipped": False} == made.to_json() == read_result(recipe, "inject", "v1").to_json()

@@ -100,7 +100,7 @@ def test_a_dask_scheduler_that_does_not_answer_can_be_tried_again(
 ) -> None:
     monkeypatch.setattr("tasks.core.engine._CONNECT_S", 1)
     nowhere = recipe.override({"place.dask.address": "tcp://127.0.0.1:9"})
-    with pytest.raises(TransientError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+    with pytest.raises(TransientError, match=r"no Dask scheduler responds at tcp://127\.0\.0\.1:9"):
         run_stage(nowhere, "inject", on_dask=True)
 
 

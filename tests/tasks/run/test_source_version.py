@@ -111,7 +111,7 @@ def test_what_was_adopted_is_named_where_its_files_are_gone_and_a_new_version_is
     run(recipe.override({MIN_WORDS: 2}), "2", "1")
     shutil.rmtree(Path(open_store(recipe).root) / "demo" / "extracted" / "1")
     with pytest.raises(
-        InputError, match=r"demo/extracted@2 has the files of demo/extracted@1, which is gone.*Restore it"
+        InputError, match=r"demo/extracted@2 uses the files of demo/extracted@1, which is gone.*Restore it"
     ):
         one(recipe, "annotate", "2")
     made = one(recipe, "extract", "3", "2")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tasks.core.artifact import Artifact, ArtifactId, FileEntry, PartRecord, Record
+from tasks.core.artifact import Artifact, ArtifactId, ArtifactRecord, FileEntry, PartRecord
 from tasks.core.engine import Engine
 from tasks.core.part import PartSpec, part_names
 from tasks.core.stage import Inputs, Output
@@ -72,7 +72,7 @@ def _artifact(folder: Path, name: str, folders: Sequence[str], parts: int) -> Ar
     texts = {"stage": name, "member": "", "fingerprint": "f" * 64, "content": "c" * 64, "note": ""}
     now = datetime.now(UTC)
     address = ArtifactId(f"test/{name}", "dev")
-    record = Record(
+    record = ArtifactRecord(
         artifact=str(address), parts=records, members=(), started=now, finished=now, **given, **counts, **texts
     )
     return Artifact(Store(str(folder)), address, record)
