@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from tasks.core.config import Config, Problems, absolute, nearest
+from tasks.core.config import Config, Problems, nearest, require_absolute
 from tasks.formats.tokens.labels import SourceName
 from tasks.stages.extract import parser
 
@@ -21,7 +21,7 @@ PLACEHOLDERS = {"{stdlib}": "stdlib", "{site_packages}": "purelib"}
 
 
 def _absolute(path: str) -> str:
-    return path if path.startswith(tuple(PLACEHOLDERS)) else absolute(path)
+    return path if path.startswith(tuple(PLACEHOLDERS)) else require_absolute(path)
 
 
 KINDS = ("text", "jsonl", "parquet", "metadata", "warc")

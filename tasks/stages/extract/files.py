@@ -145,7 +145,7 @@ def _parquet_rows(
     columns = _columns(file, source, quick)
     number = piece.first if piece else 0
     # Dictionary-encoded, so that a text that occurs in a thousand rows is in memory once.
-    with parquet.opened(file.local(), [source.text_field]) as rows:
+    with parquet.open_file(file.local(), [source.text_field]) as rows:
         groups = list(range(piece.start, piece.end)) if piece else None
         for batch in rows.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=groups, columns=columns):
             for row in zip(*(batch.column(name) for name in columns), strict=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tasks.core.config import Config, absolute, duplicates
+from tasks.core.config import Config, duplicates, require_absolute
 from tasks.core.stage_spec import Input, StageSpec
 from tasks.filters.language import UNDETERMINED
 
@@ -46,7 +46,7 @@ class Reference(Config):
         if (self.kind == "documents") == bool(self.path):
             raise ValueError("files need a path, and documents of the corpus have none")
         if self.path:
-            absolute(self.path)
+            require_absolute(self.path)
         return self
 
 
