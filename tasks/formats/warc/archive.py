@@ -16,7 +16,7 @@ from fastwarc import WarcRecordType
 from tasks.core.artifact import Artifact
 from tasks.formats.warc.reader import read_records
 from tasks.formats.warc.record import Damage, Record
-from tasks.formats.web.content_encoding import Decoded, decode
+from tasks.formats.web.content_encoding import DecodedBody, decode
 
 MANIFEST = "manifest.parquet"
 INDEX = "index.cdxj"
@@ -72,7 +72,7 @@ class Capture:
     truncated: bool
     offset: int | None
 
-    def body(self, limit: int = 32 << 20) -> Decoded:
+    def body(self, limit: int = 32 << 20) -> DecodedBody:
         """Returns the payload without content coding, at most `limit` bytes."""
         codings = ",".join(value for name, value in self.headers if name.lower() == "content-encoding")
         return decode(self.payload, codings, limit)

@@ -60,7 +60,7 @@ def read_records(
         reported = True
         wasted += run.wasted
         if wasted > most:
-            yield Damage("warc_damaged", at, f"wrong lengths that add up to more than {most} bytes; the rest is skipped")
+            yield Damage("warc_damaged", at, f"wrong lengths add up to more than {most} bytes; the rest is skipped")
             return
         at = None if run.search_from is None else warc.next_record_start(max(at + 1, run.search_from))
 

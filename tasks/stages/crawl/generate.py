@@ -308,7 +308,7 @@ def _keep_scope(connection: duckdb.DuckDBPyConnection, scope: Scope, policy: Pol
     if outside:
         connection.register("outside", duck.strings(host=outside))
         connection.execute("DELETE FROM due WHERE host IN (SELECT host FROM outside)")
-    if scope.looks_at_urls:
+    if scope.depends_on_url:
         urls = connection.execute("SELECT url FROM due").fetchall()
         connection.register("wrong", duck.strings(url=[url for (url,) in urls if not scope.covers(url)]))
         connection.execute("DELETE FROM due WHERE url IN (SELECT url FROM wrong)")

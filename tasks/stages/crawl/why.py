@@ -22,12 +22,12 @@ from tasks.formats.documents import tombstones
 from tasks.formats.documents.tombstones import DOCUMENT, TAKEDOWN, Tombstone, Tombstones
 from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
-from tasks.formats.web.robots import Reservations, Robots, ai_optout_by, decided_by
+from tasks.formats.web.robots import Reservations, Robots, ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import host_and_port, is_trap, origin_of
 from tasks.stages.crawl.config import CrawlConfig, is_loopback
 from tasks.stages.crawl.generate import due_of
-from tasks.stages.crawl.hosts.rules import LIFE
+from tasks.stages.crawl.hosts.rules import MAX_AGE
 from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
 from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, held_in, read_hosts_file
@@ -210,7 +210,7 @@ class Facts:
             "delay_s": self.policy.delay_s(host, config.delay_s),
             "max_pages": self.policy.max_pages(host, config.max_pages_per_host),
             "paused": self.policy.pauses(host),
-            "dropped": self.policy.withheld(host) == HOST_DROPPED,
+            "dropped": self.policy.skip_reason(host) == HOST_DROPPED,
             "interval_s": self.policy.interval_s(host),
             "again_since": self.policy.again_since(self._link.url),
             "written_as": written if (written := self.policy.rewritten(self._link).url) != self._link.url else "",
@@ -271,10 +271,10 @@ class Facts:
             "origin": origin,
             "robots_txt": row["status"],
             "fetched_at": row["fetched_at"],
-            "holds": self._now - row["fetched_at"] < LIFE,
-            "decision": decided_by(body, config.user_agent, url)._asdict(),
+            "holds": self._now - row["fetched_at"] < MAX_AGE,
+            "decision": deciding_rule(body, config.user_agent, url)._asdict(),
             "ai_optout": "robots" in config.ai_optouts and robots.ai_optout(url),
-            "ai_rule": ai_optout_by(body, url)._asdict(),
+            "ai_rule": ai_optout_rule(body, url)._asdict(),
             "reserved": reserved,
             "terms": {"robots": robots.terms(url), "tdmrep": list(Reservations(tdm).terms(url)) if tdm else []},
         }

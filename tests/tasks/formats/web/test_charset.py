@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.formats.web.charset import decode, with_source
+from tasks.formats.web.charset import decode, decode_with_source
 
 GERMAN = "<html><p>Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich</p>"
 RUSSIAN = "<html><p>Съешь же ещё этих мягких французских булок, да выпей чаю, а потом ещё и ещё раз выпей чаю</p>"
@@ -136,16 +136,16 @@ CODECS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "cp1252", "koi8-r", "gbk"
 @given(st.binary() | st.builds(lambda text, codec: text.encode(codec, "ignore"), st.text(), st.sampled_from(CODECS)))
 def test_the_source_is_the_text_in_utf_8(data: bytes) -> None:
     for declared in LABELS:
-        text, source, _ = with_source(data, declared)
+        text, source, _ = decode_with_source(data, declared)
         assert source == text.encode("utf-8", "surrogatepass")
         assert text == decode(data, declared)
 
 
 def test_bytes_in_utf_8_are_the_source_themselves() -> None:
     data = RUSSIAN.encode()
-    assert with_source(data, "utf-8")[1] is with_source(data)[1] is data
-    assert with_source(codecs.BOM_UTF8 + data)[1] == data
-    assert with_source(data[:-5])[1] == decode(data[:-5]).encode()
+    assert decode_with_source(data, "utf-8")[1] is decode_with_source(data)[1] is data
+    assert decode_with_source(codecs.BOM_UTF8 + data)[1] == data
+    assert decode_with_source(data[:-5])[1] == decode(data[:-5]).encode()
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_bytes_in_utf_8_are_the_source_themselves() -> None:
     ],
 )
 def test_the_encoding_of_queries_is_the_page_s_own(data: bytes, declared: str | None, encoding: str) -> None:
-    assert codecs.lookup(with_source(data, declared).encoding) == codecs.lookup(encoding)
+    assert codecs.lookup(decode_with_source(data, declared).encoding) == codecs.lookup(encoding)

@@ -8,14 +8,14 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from tasks.formats.web.html_tags import _MIXER, Open, TagNames
+from tasks.formats.web.html_tags import _MIXER, OpenElements, TagNames
 
 FLAT = ("br", "li", "p", "option", "optgroup", "colgroup")
 FORMATTING = ("b", "code", "tt")
 TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 
 
-def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collection[str] = FORMATTING) -> Open:
+def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collection[str] = FORMATTING) -> OpenElements:
     """The same numbers, by going through the tags one at a time."""
     unclosed: Counter[str] = Counter()
     nested = formats = starts = 0
@@ -25,10 +25,10 @@ def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collecti
         unclosed[name] = max(0, unclosed[name] + (-1 if end else 1))
         nested = max(nested, sum(count for held, count in unclosed.items() if held not in flat))
         formats = max(formats, sum(unclosed[held] for held in formatting))
-    return Open(nested, formats, starts)
+    return OpenElements(nested, formats, starts)
 
 
-def counted(source: bytes) -> Open:
+def counted(source: bytes) -> OpenElements:
     return TagNames(source).most_open(FLAT, FORMATTING)
 
 
@@ -71,7 +71,7 @@ def test_names_of_up_to_eight_letters_are_counted_exactly(source: bytes) -> None
 
 
 def test_a_page_without_tags_has_none_open() -> None:
-    assert counted(b"") == counted(b"1 < 2, </>") == Open(0, 0, 0)
+    assert counted(b"") == counted(b"1 < 2, </>") == OpenElements(0, 0, 0)
     assert TagNames(b"").starts("a") == TagNames(b"</a>").starts("a") == 0
 
 
@@ -84,13 +84,13 @@ def test_a_source_may_end_anywhere() -> None:
 
 @pytest.mark.parametrize("name", ["optgroupx", "colgroup1", "OPTGROUPS", "blockquote", "a" * 100_000])
 def test_a_long_name_counts_as_nested_whatever_it_begins_with(name: str) -> None:
-    assert counted(f"<{name}>".encode() * 7) == Open(7, 0, 7)
-    assert counted(f"<{name}></{name}>".encode() * 7) == Open(7, 0, 7)
+    assert counted(f"<{name}>".encode() * 7) == OpenElements(7, 0, 7)
+    assert counted(f"<{name}></{name}>".encode() * 7) == OpenElements(7, 0, 7)
 
 
 def test_an_end_tag_closes_nothing_of_a_longer_name() -> None:
-    assert counted(b"<fieldsetx></fieldset>" * 7) == Open(7, 0, 7)
-    assert counted(b"<fieldset></fieldsetx>" * 7) == Open(7, 0, 7)
+    assert counted(b"<fieldsetx></fieldset>" * 7) == OpenElements(7, 0, 7)
+    assert counted(b"<fieldset></fieldsetx>" * 7) == OpenElements(7, 0, 7)
     assert TagNames(b"<optgroup><optgroupx><OPTGROUP></optgroup>").starts("optgroup") == 2
 
 

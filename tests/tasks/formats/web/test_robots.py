@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from tasks.formats.web.robots import AI_AGENTS, MAX_BYTES, Robots, decided_by
+from tasks.formats.web.robots import AI_AGENTS, MAX_BYTES, Robots, deciding_rule
 
 
 def cases(folder):
@@ -94,13 +94,13 @@ def test_where_the_rfc_and_google_differ_the_stricter_reading_counts():
 )
 def test_what_google_forbids_is_forbidden(body, url):
     assert not allows(body, url)
-    assert not decided_by(body, "sluice", url).allowed
+    assert not deciding_rule(body, "sluice", url).allowed
 
 
 def test_a_group_for_a_name_behind_a_star_binds_too():
     body = b"User-agent: *sluice\nDisallow: /page\nUser-agent: *\nAllow: /"
     assert not allows(body)
-    assert decided_by(body, "sluice", "http://h/page").line == 2
+    assert deciding_rule(body, "sluice", "http://h/page").line == 2
     assert allows(body, agent="other")
     assert Robots(b"User-agent: *GPTBot\nDisallow: /", "sluice").ai_optout("http://h/page")
 

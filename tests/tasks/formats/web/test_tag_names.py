@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from tasks.formats.web.html_tags import FORMATTING, Names, all_tags
+from tasks.formats.web.html_tags import FORMATTING, TagFinder, all_tags
 
-NAMES = Names({begin: number for number, begin in enumerate((*FORMATTING, b"opt", b"bod"), 1)})
+NAMES = TagFinder({begin: number for number, begin in enumerate((*FORMATTING, b"opt", b"bod"), 1)})
 TAG = re.compile(rb"<(/?)((?:[abisu]|tt|em)(?=[\t\n\f\r />])|big|cod|fon|nob|sma|str|opt|bod)", re.I)
 
 
