@@ -45,7 +45,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     if not Settings().kube_config:
         monkeypatch.setattr("operators.pods.pending.SURE_S", 1.0)
         monkeypatch.setattr("operators.pods.pending.UNLIKELY_S", 2.0)
-        monkeypatch.setattr("operators.pods.pending.LOOK_S", 0.2)
+        monkeypatch.setattr("operators.pods.pending.CHECK_S", 0.2)
         monkeypatch.setattr("operators.jobsets.trigger.SURE_S", 2.0)
         monkeypatch.setattr("operators.pods.api.TICK_S", 0.5)
         monkeypatch.setattr("operators.pods.api.STARTING_S", 0.5)

@@ -80,22 +80,22 @@ def place(low: int = 2, high: int = 2, idle_s: int = 600, more: str = "") -> str
 
 def make(recipe: Recipe, run: str = "manual__1") -> Any:
     """Makes the cluster of a run as the setup task does."""
-    from operators.dask_cluster import ensure
+    from operators.dask_cluster import ensure_cluster
 
     class Instance:
         dag_id = f"{recipe.name}.corpus"
 
-    return ensure(recipe, {"ti": Instance, "run_id": run})
+    return ensure_cluster(recipe, {"ti": Instance, "run_id": run})
 
 
 def remove(recipe: Recipe, name: str) -> str:
     """Removes a cluster as the teardown task does; returns the name of its `Removal`."""
-    from operators.dask.api import remove as removed
+    from operators.dask.api import delete_cluster
     from operators.dask.manifests import place_of
 
     pods = place_of(recipe)
     assert pods is not None
-    return removed(pods, name).name
+    return delete_cluster(pods, name).name
 
 
 def captures(store: Path, recipe: str, pages: int = 12, lost: int = 0) -> None:

@@ -45,7 +45,7 @@ def test_six_triggers_outlast_five_restarts_of_the_api_server(recipe, cluster) -
         return events
 
     for trigger, lines in zip(triggers, said, strict=True):
-        trigger.say = lines.append
+        trigger.log_line = lines.append
     assert [event["failure"] for event in asyncio.run(all_of_them())] == [None] * TRIGGERS
     assert len(cluster.history.lives()) == TRIGGERS
     for lines in said:
@@ -83,7 +83,7 @@ def test_a_task_that_lost_its_rights_for_good_says_where_its_pod_is(run, cluster
     [pod] = cluster.pods()
     assert ended.state == "failed"
     assert ended.task.try_number == 1
-    assert f"pod {pod.metadata.name} in namespace {cluster.namespace} was left alone and may still run" in ended.said
+    assert f"pod {pod.metadata.name} in namespace {cluster.namespace} was not deleted and may still run" in ended.said
     assert "cannot list resource" in ended.said
 
 
@@ -131,4 +131,4 @@ def test_who_may_not_look_says_how_to_find_what_an_earlier_try_has_left(run, clu
     ended = run("tokenizer")
     assert ended.state == "failed"
     assert ended.task.try_number == 1
-    assert "has the label sluice/owner=" in ended.said
+    assert "have the label sluice/owner=" in ended.said

@@ -128,7 +128,7 @@ def test_a_cluster_of_the_same_run_is_adopted_and_of_another_is_not(bed: Bed, da
     bed.store.change(
         CLUSTERS, "training", first["name"], lambda now: now["metadata"].update(annotations={"sluice/run": "other"})
     )
-    with pytest.raises(RecipeError, match="is of other"):
+    with pytest.raises(RecipeError, match="belongs to other"):
         make(recipe)
     assert remove(recipe, first["name"]) == "REMOVED"
     assert remove(recipe, first["name"]) == "ABSENT"

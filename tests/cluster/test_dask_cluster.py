@@ -58,7 +58,7 @@ def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
 
 def test_a_cluster_whose_image_is_not_there_is_told_and_removed(cluster, recipe) -> None:
     one = recipe("lacks", image="registry.invalid/nothing:1")
-    with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be had"):
+    with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be pulled"):
         make(one)
     [found] = cluster.dask_clusters()
     assert remove(one, found["metadata"]["name"]) == "REMOVED"

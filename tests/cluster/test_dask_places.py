@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits of seconds instead of half minutes."""
     from operators.dask import api as dask_api
 
-    for name, seconds in (("SURE_S", 1.0), ("OPERATOR_S", 1.0), ("OUTAGE_S", 2.0), ("LOOK_S", 0.2), ("START_S", 20.0)):
+    for name, seconds in (("SURE_S", 1.0), ("OPERATOR_S", 1.0), ("OUTAGE_S", 2.0), ("POLL_S", 0.2), ("START_S", 20.0)):
         monkeypatch.setattr(dask_api, name, seconds)
 
 
@@ -34,12 +34,12 @@ def told(recipes: Any, error: type[Exception], words: str, more: str = "", **bou
 
 
 def test_a_kubernetes_without_dask_operator_is_told_with_how_to_install_it(bed: Bed, quick: None, recipes) -> None:
-    told(recipes, RecipeError, r"knows no DaskCluster.*helm install")
+    told(recipes, RecipeError, r"has no DaskCluster resource.*helm install")
 
 
 def test_an_operator_that_does_nothing_is_told(bed: Bed, quick: None, recipes) -> None:
     bed.define(CLUSTERS)
-    told(recipes, TransientError, r"no Dask operator has taken up.*[Ss]tart the operator")
+    told(recipes, TransientError, r"no Dask operator has processed.*[Ss]tart the operator")
 
 
 @pytest.mark.smoke
@@ -49,12 +49,12 @@ def test_missing_rights_are_told_with_user_and_resource(
     bed.tokens["no-rights"] = "system:serviceaccount:training:airflow"
     extra = {"kube_config_path": str(bed.kube_config(token="no-rights"))}
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes", "extra": extra}))
-    told(recipes, RecipeError, r"may not make Dask clusters in training.*airflow.*daskclusters.*role of k8s/")
+    told(recipes, RecipeError, r"may not create Dask clusters in training.*airflow.*daskclusters.*role of k8s/")
 
 
 def test_an_image_that_is_not_there_is_told_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     bed.missing_images.add("sluice/worker:test")
-    told(recipes, RecipeError, r"sluice/worker:test cannot be had.*\[place\.dask\.kubernetes\] image")
+    told(recipes, RecipeError, r"sluice/worker:test cannot be pulled.*\[place\.dask\.kubernetes\] image")
 
 
 def test_a_missing_secret_is_told_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
@@ -85,12 +85,12 @@ def test_a_cluster_whose_scheduler_never_came_up_goes_although_its_operator_look
     caplog.set_level("INFO", "sluice.dask")
     bed.missing_images.add("sluice/worker:test")
     dask.busy_s = 8.0
-    told(recipes, RecipeError, "cannot be had")
+    told(recipes, RecipeError, "cannot be pulled")
     monkeypatch.setattr("operators.dask.api.REMOVE_S", 2.0)
-    monkeypatch.setattr("operators.dask.api.SAY_S", 0.5)
-    assert remove(find_recipe("bad"), dask.made[0]) == "LEFT"
-    assert "waiting until it is gone; it is held by" in caplog.text
-    assert f"still listed after 2 s, held by {FINALIZER}" in caplog.text
+    monkeypatch.setattr("operators.dask.api.LOG_S", 0.5)
+    assert remove(find_recipe("bad"), dask.made[0]) == "STUCK"
+    assert "waiting for its deletion; finalizers: " in caplog.text
+    assert f"still listed after 2 s; finalizers: {FINALIZER}" in caplog.text
     assert bed.store.select(PODS) == []
     [left] = bed.store.select(CLUSTERS)
     assert "deletionTimestamp" in left["metadata"]

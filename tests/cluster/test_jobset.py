@@ -62,7 +62,7 @@ def test_a_gang_survives_the_loss_of_one_pod(run, cluster, saved, undisturbed, l
         ended = run("train", steps=STEPS, **GANG)
     trained_as_on_one_node(ended, undisturbed)
     assert ended.task.try_number == 1
-    assert "the gang is started again" in ended.said
+    assert "the gang is restarted" in ended.said
     assert "resumed at step" in ended.said
 
 

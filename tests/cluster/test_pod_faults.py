@@ -84,7 +84,7 @@ def test_a_dead_kubelet_is_a_gap_in_the_log_and_nothing_else(run, cluster) -> No
         ended = run("tokenizer", more=first(COUNT.format(count)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
-    assert "log is out of reach, the pod is not touched" in ended.said
+    assert "log cannot be read, the pod is not touched" in ended.said
     assert "log is back after" in ended.said
     assert lines(ended, count) == [1] * count
     [pod] = cluster.history.lives()
@@ -96,7 +96,7 @@ def test_a_pod_that_ends_while_its_log_is_out_of_reach_has_succeeded(run, cluste
     ended = run("tokenizer", more=first(COUNT.format(5)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
-    assert "the rest of the pod's log is out of reach" in ended.said
+    assert "the rest of the pod's log cannot be read" in ended.said
 
 
 SAYS_AND_FAILS = "import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.05)\nraise SystemExit(3)"
@@ -120,12 +120,12 @@ def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe,
     if not read:
         bed.faults.logs_unreachable()
     _, trigger = task.process()
-    trigger.say = take
+    trigger.log_line = take
     event = event_of(trigger)
     assert event["failure"]["exit_code"] == 3
     counted = [line for line in said if line.startswith("line ")]
     assert counted == [f"line {number}" for number in range(40)]
-    assert "[the rest of the pod's log is out of reach]" in said
+    assert "[the rest of the pod's log cannot be read]" in said
     assert any("termination message" in line for line in said)
 
 
@@ -238,7 +238,7 @@ def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
     trained_as_if_nothing_had_happened(ended, undisturbed)
     table = pq.read_table(io.BytesIO(ended.artifact("checkpoint").read("loss.parquet")))
     assert table["step"].to_pylist() == list(range(STEPS))
-    assert "does not go away: its node is silent; going on beside it" in caplog.text
+    assert "is not deleted: its node does not respond; a new one is started beside it" in caplog.text
     assert not list(ended.store.glob("test/checkpoint/dev/.scratch/**/*.safetensors"))
 
 

@@ -28,7 +28,7 @@ def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_l
     said: list[str] = []
 
     async def interrupted(trigger) -> None:
-        trigger.say = said.append
+        trigger.log_line = said.append
         running = asyncio.ensure_future(anext(trigger.run()))
         while not any("line 9" in line for line in said):
             await asyncio.sleep(0.05)
@@ -39,11 +39,11 @@ def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_l
     _, trigger = counting.process()
     asyncio.run(interrupted(trigger))
     successor = type(trigger)(**trigger.serialize()[1])
-    successor.say = said.append
+    successor.log_line = said.append
     assert event_of(successor)["failure"] is None
     counted = [int(found[1]) for line in said if (found := re.search(r"line (\d+)$", line))]
     assert counted == list(range(40))
-    assert any("log goes on after" in line for line in said)
+    assert any("log continues after" in line for line in said)
     assert len(cluster.history.lives()) == 1
 
 
@@ -63,7 +63,7 @@ def test_what_a_stopped_trainer_says_last_is_still_in_the_tasks_log(recipe, clus
     task = Task(lambda: GpuPodOperator(task_id="train", recipe="test", stage="train", cmds=["python", "-c", SAVES]))
     _, trigger = task.process()
     said: list[str] = []
-    trigger.say = said.append
+    trigger.log_line = said.append
 
     async def failed() -> str:
         return "failed"

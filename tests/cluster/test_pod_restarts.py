@@ -19,7 +19,7 @@ def test_an_evicted_pod_is_started_again_in_the_same_try(run, cluster, store, ca
         ended = run("tokenizer", retries=0, more=first(WAITS), env={"MARKER": str(store / "marker")}, grace_s=21)
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1
-    assert re.search(r"was evicted.*started again", caplog.text)
+    assert re.search(r"was evicted.*restarted", caplog.text)
     assert len(cluster.history.lives()) == 2
     assert cluster.history.at_once() == 1
 

@@ -155,8 +155,8 @@ def test_a_node_pool_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> 
 def test_more_gpus_than_any_node_has_are_told_with_a_remedy(run, cluster) -> None:
     ended = run("tokenizer", gpus=1000, scale_up_s=3)
     assert ended.state == "failed"
-    assert "asks for 1000 nvidia.com/gpu" in ended.said
-    assert "ask for less per pod" in ended.said.lower()
+    assert "requests 1000 nvidia.com/gpu" in ended.said
+    assert "request less per pod" in ended.said.lower()
 
 
 def test_a_quota_that_is_used_up_is_told_with_a_remedy(run, cluster) -> None:
@@ -172,7 +172,7 @@ def test_a_quota_that_is_used_up_is_told_with_a_remedy(run, cluster) -> None:
     assert ended.state == "failed"
     assert ended.task.try_number == 1
     assert "exceeded quota: none-left" in ended.said
-    assert "quota of the namespace raised" in ended.said
+    assert "raise the quota of the namespace" in ended.said
 
 
 def test_a_namespace_that_does_not_exist_is_told_with_a_remedy(run, cluster) -> None:

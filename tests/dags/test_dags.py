@@ -188,8 +188,8 @@ def test_the_form_says_what_a_source_version_spares_and_how_it_is_written(recipe
     recipes("tiny")
     form = dag_bag().dags["tiny.corpus"].params
     said = form.get_param("source_version").description
-    assert "What it holds is not made again where settings and inputs are the same" in said
-    example = re.search(r"The version alone, such as (\S+),", said)[1]
+    assert "are adopted where settings and inputs are the same" in said
+    example = re.search(r"Enter the version alone, such as (\S+),", said)[1]
     assert filled(form, {"source_version": example})["source_version"] == example
 
 

@@ -146,16 +146,16 @@ def test_what_another_triggerer_needs_survives_the_database():
 
 
 def test_a_pod_that_says_done_without_an_artifact_is_an_error(operator, tmp_path):
-    from operators.results import committed
+    from operators.results import read_result
     from tasks.core.errors import InputError
     from tasks.run.recipe import find_recipe
 
     with pytest.raises(InputError, match="no artifact pods/checkpoint@dev"):
-        committed(find_recipe("pods"), "train", "dev")
+        read_result(find_recipe("pods"), "train", "dev")
 
 
 def test_a_pod_that_has_adopted_its_artifact_has_made_nothing(operator):
-    from operators.results import committed
+    from operators.results import read_result
     from tasks.core.artifact import ArtifactId
     from tasks.core.commit import adopt, commit
     from tasks.core.config import Config
@@ -169,7 +169,7 @@ def test_a_pod_that_has_adopted_its_artifact_has_made_nothing(operator):
         file.write(b"x")
     made = commit(output, "train", 1, Config(), (), Report())
     adopt(made, ArtifactId("pods/checkpoint", "next"), ())
-    assert [committed(recipe, "train", version).skipped for version in ("dev", "next")] == [False, True]
+    assert [read_result(recipe, "train", version).skipped for version in ("dev", "next")] == [False, True]
 
 
 def test_a_recipe_on_a_cluster_trains_in_pods_and_one_without_trains_here(recipes, dag_bag):

@@ -11,7 +11,7 @@ from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from operators.recipes import asset
-from operators.runs import Run, fails_at_once, run_of
+from operators.runs import RunSettings, fails_at_once, run_of
 from tasks.core.errors import InputError, RecipeError, TransientError
 from tasks.run.recipe import Recipe
 
@@ -54,7 +54,7 @@ def context(run_type="manual", params=None, triggering=None, date=None):
 
 
 def test_a_run_that_nobody_dated_makes_the_recipes_version(recipe):
-    assert run_of(recipe, context()) == Run("dev")
+    assert run_of(recipe, context()) == RunSettings("dev")
 
 
 def test_a_scheduled_run_and_a_backfill_are_named_by_their_date(recipe):
@@ -69,15 +69,15 @@ def test_a_manual_run_keeps_the_recipes_version_whatever_its_date(recipe):
 def test_an_event_hands_down_version_and_overrides(recipe):
     triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9}, "address": "tiny/warc@v7"})
     run = run_of(recipe, context("asset_triggered", triggering=triggering))
-    assert run == Run("v7", None, {"crawl.max_pages": 9})
+    assert run == RunSettings("v7", None, {"crawl.max_pages": 9})
     assert run.recipe(recipe).crawl.max_pages == 9
 
 
 def test_an_event_hands_down_the_source_version_too(recipe):
-    first = Run("v7", "v6", {"dedup.jaccard": 0.7})
-    assert run_of(recipe, context("asset_triggered", triggering=events(first.handed_down))) == first
-    typed = run_of(recipe, context(params={"source_version": "v1"}, triggering=events(first.handed_down)))
-    assert typed == Run("v7", "v1", {"dedup.jaccard": 0.7})
+    first = RunSettings("v7", "v6", {"dedup.jaccard": 0.7})
+    assert run_of(recipe, context("asset_triggered", triggering=events(first.event_fields))) == first
+    typed = run_of(recipe, context(params={"source_version": "v1"}, triggering=events(first.event_fields)))
+    assert typed == RunSettings("v7", "v1", {"dedup.jaccard": 0.7})
 
 
 def test_of_many_events_the_newest_counts(recipe):
@@ -87,14 +87,14 @@ def test_of_many_events_the_newest_counts(recipe):
 
 def test_an_event_that_says_nothing_means_the_recipes_version(recipe):
     # Somebody posted it through the REST API, or pressed the button on the asset's page.
-    assert run_of(recipe, context("asset_triggered", triggering=events({}))) == Run("dev")
+    assert run_of(recipe, context("asset_triggered", triggering=events({}))) == RunSettings("dev")
 
 
 def test_what_a_person_types_goes_before_what_an_event_says(recipe):
     triggering = events({"version": "v7", "overrides": {"crawl.max_pages": 9, "train.steps": 3}})
     params = {"version": "mine", "crawl.max_pages": 11, "overrides": {"dedup.jaccard": 0.7}}
     run = run_of(recipe, context("asset_triggered", params=params, triggering=triggering))
-    assert run == Run("mine", "v7", {"crawl.max_pages": 11, "train.steps": 3, "dedup.jaccard": 0.7})
+    assert run == RunSettings("mine", "v7", {"crawl.max_pages": 11, "train.steps": 3, "dedup.jaccard": 0.7})
 
 
 @pytest.mark.parametrize("version", ["../../etc", "a/b", "", "-x", "a b", 7, ["v"]])

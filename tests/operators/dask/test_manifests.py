@@ -165,7 +165,7 @@ def test_a_run_has_one_name_that_the_operator_accepts() -> None:
         ({"min_workers": 9}, {}, "max_workers = 6"),
         ({}, {"address": "tcp://elsewhere:8786"}, "names another"),
         ({"template": "nowhere.yaml"}, {}, "No such file"),
-        ({"memory": "much"}, {}, "is no quantity"),
+        ({"memory": "much"}, {}, "is not a quantity"),
     ],
 )
 def test_a_place_that_cannot_be_is_told_with_its_field(dask: dict[str, Any], more: dict[str, Any], told: str) -> None:

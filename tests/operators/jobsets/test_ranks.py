@@ -1,6 +1,6 @@
 """The report on a gang: what each rank ended with, over its restarts, and which one was the cause."""
 
-from operators.jobsets.ranks import Ranks
+from operators.jobsets.ranks import RankHistory
 
 
 def pod(rank: int, restart: int = 0, code: int | None = None, at: str = "", reason: str = "Error", **status) -> dict:
@@ -20,8 +20,8 @@ def pod(rank: int, restart: int = 0, code: int | None = None, at: str = "", reas
     }
 
 
-def seen(*pods: dict) -> Ranks:
-    ranks = Ranks("base")
+def seen(*pods: dict) -> RankHistory:
+    ranks = RankHistory("base")
     for one in pods:
         ranks.update(one)
     return ranks
@@ -65,7 +65,7 @@ def test_the_report_keeps_what_pods_said_that_are_gone():
     assert ranks.last_restart == 1
     lines = ranks.report()
     assert len(lines) == 4
-    assert lines[0].startswith("rank 0: no end was seen")
+    assert lines[0].startswith("rank 0: end not observed")
     assert "rank 1: killed, exit code 137" in lines[1]
     assert lines[2:] == ["rank 0 after restart 1: done (exit code 0)", "rank 1 after restart 1: done (exit code 0)"]
 

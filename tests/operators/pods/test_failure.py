@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from operators.pods.failure import PodFailure, blocked, failure_of, gone, has_succeeded
+from operators.pods.failure import PodFailure, deletion_failure, failure_of, has_succeeded, start_failure
 
 RUNNING: dict[str, Any] = {
     "metadata": {"name": "pods-train-1", "namespace": "training", "uid": "u1"},
@@ -102,7 +102,7 @@ def test_killed_without_a_reason_is_not_called_out_of_memory():
 def test_a_trainer_that_was_asked_to_stop_is_retried():
     found = failure(ended(143))
     assert (found.kind, found.permanent) == ("killed", False)
-    assert "has saved" in found.reason
+    assert "saved a checkpoint" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_an_init_container_that_failed_is_named():
     ],
 )
 def test_an_image_that_is_not_there_is_final_and_a_registry_that_is_away_is_not(reason, message, permanent):
-    found = blocked(waiting(reason, message))
+    found = start_failure(waiting(reason, message))
     assert found is not None
     assert (found.kind, found.permanent) == ("image", permanent)
     assert "trainer:1" in found.reason
@@ -172,19 +172,22 @@ def test_an_image_that_is_not_there_is_final_and_a_registry_that_is_away_is_not(
 
 
 def test_a_missing_secret_is_final():
-    found = blocked(waiting("CreateContainerConfigError", 'secret "s3-keys" not found'))
+    found = start_failure(waiting("CreateContainerConfigError", 'secret "s3-keys" not found'))
     assert found is not None
     assert (found.kind, found.permanent) == ("config", True)
     assert 's3-keys" not found' in found.reason
 
 
 def test_a_container_that_is_only_starting_is_not_blocked():
-    assert blocked(waiting("ContainerCreating", "")) is None
+    assert start_failure(waiting("ContainerCreating", "")) is None
 
 
 def test_a_pod_that_is_gone_is_explained_by_what_was_seen_last():
-    assert gone(RUNNING).kind == "killed"
-    assert gone({**RUNNING, "status": {**RUNNING["status"], **disrupted("PreemptionByScheduler")}}).kind == "preempted"
+    assert deletion_failure(RUNNING).kind == "killed"
+    assert (
+        deletion_failure({**RUNNING, "status": {**RUNNING["status"], **disrupted("PreemptionByScheduler")}}).kind
+        == "preempted"
+    )
 
 
 def test_a_failure_travels_through_the_metadata_database():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from operators.pods.logs import LogSpool, unread_of
+from operators.pods.logs import LogSpool, unread_lines
 
 LOG = [
     "2026-11-21T08:00:01.000000001Z one",
@@ -88,4 +88,4 @@ def test_the_end_of_the_log_is_kept_for_the_error():
     ],
 )
 def test_the_end_of_a_log_is_taken_up_where_the_reading_has_stopped(message, read, unread):
-    assert unread_of(message, read) == unread
+    assert unread_lines(message, read) == unread

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from operators.pods import outage
-from operators.pods.outage import Refused, Unreachable, patiently
+from operators.pods.outage import Refused, Unreachable, retry_outages
 
 RIGHTS = 'pods is forbidden: User "airflow" cannot list resource "pods" in API group "" in the namespace "work"'
 UNSYNCED = 'pods "x" is forbidden: not yet ready to handle request'
@@ -42,7 +42,7 @@ def asked(answers: list, forbidden_s: float = 20.0, outage_s: float = 900.0) -> 
             raise answer
         return answer
 
-    return asyncio.run(patiently(call, outage_s, "GET /x", forbidden_s))
+    return asyncio.run(retry_outages(call, outage_s, "GET /x", forbidden_s))
 
 
 @pytest.mark.parametrize("message", [RIGHTS, UNSYNCED])
