@@ -302,7 +302,7 @@ class Policy:
         """Returns the entry by which a host is denied, or ""."""
         return next((name for name in _names(host) if name in self._deny), "")
 
-    def withheld(self, host: str) -> str:
+    def skip_reason(self, host: str) -> str:
         """Returns why nothing of a host is tried in this cycle (HOST_DENIED, HOST_DROPPED), or ""."""
         if self.denies(host):
             return HOST_DENIED

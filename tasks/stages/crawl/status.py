@@ -30,7 +30,7 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.stages.crawl.frontier.order import Order
 from tasks.stages.crawl.frontier.queues import HostQueue
-from tasks.stages.crawl.hosts.politeness import Host, Politeness
+from tasks.stages.crawl.hosts.politeness import HostState, Politeness
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlog import CAPTURED, Outcome
 
@@ -285,7 +285,7 @@ def _largest(row: tuple[int, str, HostQueue, str]) -> tuple[int, str]:
 
 
 def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dict[str, Any]:
-    host = politeness.known().get(name)
+    host = politeness.hosts().get(name)
     latency = None if host is None else host.latency_s
     return {
         "host": name,
@@ -300,15 +300,15 @@ def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dic
     }
 
 
-def _wait(host: Host | None) -> float:
+def _wait(host: HostState | None) -> float:
     return 0.0 if host is None else max(0.0, host.next_at - time.monotonic())
 
 
 def _state(
     name: str, queue: HostQueue, politeness: Politeness, policy: Policy, visited: set[str], able: set[str]
 ) -> str:
-    host = politeness.known().get(name)
-    if left := policy.withheld(name) or (host.given_up if host is not None else ""):
+    host = politeness.hosts().get(name)
+    if left := policy.skip_reason(name) or (host.skip_reason if host is not None else ""):
         return left
     if policy.pauses(name):
         return PAUSED

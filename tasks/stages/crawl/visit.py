@@ -141,7 +141,7 @@ class Visitor:
         """Returns what ends a visit before its request, or the site's rules for its URL."""
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
-                await self._segment.room()
+                await self._segment.wait_for_space()
         except TimeoutError:
             return Visit.AGAIN
         located = await self._client.locate(candidate.url)
@@ -157,7 +157,7 @@ class Visitor:
         if ruling is None:
             return Visit.AGAIN
         if ruling.denied:
-            return self._skip(candidate, RETRY if ruling.denied == UNAVAILABLE else GONE, ruling.denied, ruling.why)
+            return self._skip(candidate, RETRY if ruling.denied == UNAVAILABLE else GONE, ruling.denied, ruling.detail)
         return ruling
 
     def replay(self, candidate: Candidate, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.hosts.politeness import Host, Politeness
+from tasks.stages.crawl.hosts.politeness import HostState, Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
 
 PROMPT_S = 1.0
@@ -66,7 +66,7 @@ class Scheduler:
         self,
         order: Order,
         politeness: Politeness,
-        visit: Callable[[Host, Candidate], Awaitable[Visit]],
+        visit: Callable[[HostState, Candidate], Awaitable[Visit]],
         *,
         concurrency: int,
         most_open: int,
@@ -205,7 +205,7 @@ class Scheduler:
 
     def _time(self, name: str) -> float:
         host = self._politeness.host(name)
-        return 0.0 if host.given_up else host.next_at
+        return 0.0 if host.skip_reason else host.next_at
 
     def _release(self, now: float) -> None:
         """Frees the slots of visits that last too long, and removes finished ones."""

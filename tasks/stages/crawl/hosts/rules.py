@@ -335,7 +335,7 @@ class HostRules:
         entry = self._cache[origin]
         if entry.status == UNREACHABLE:
             raise FileUnavailableError(
-                f"{origin} must not be requested without robots.txt: {entry.why}", reason=UNUSABLE
+                f"{origin} must not be requested without robots.txt: {entry.detail}", reason=UNUSABLE
             )
 
     async def _fetch(self, origin: str, origins: tuple[str, ...]) -> None:
@@ -343,37 +343,37 @@ class HostRules:
         host = self._politeness.host(authority(f"{origin}/"))
         try:
             body = await self._files.get(f"{origin}/robots.txt", origins=origins)
-        except (FileUnavailableError, ValueError) as why:
-            if self._is_over(origin, host, why):
-                reason = why.reason if isinstance(why, FileUnavailableError) else ""
+        except (FileUnavailableError, ValueError) as error:
+            if self._record_failure(origin, host, error):
+                reason = error.reason if isinstance(error, FileUnavailableError) else ""
                 reason = UNAVAILABLE if reason in ("", UNUSABLE) else reason
-                self._cache.keep(origin, CachedRules(UNREACHABLE, self._now(), reason=reason, why=str(why)[:500]))
+                self._cache.put(origin, CachedRules(UNREACHABLE, self._now(), reason=reason, detail=str(error)[:500]))
             return
         self._tries.pop(origin, None)
         self._politeness.succeeded(host)
-        entry = CachedRules(MISSING if body is None else OK, self._now(), packed(complete_lines(body or b"")))
-        self._cache.keep(origin, entry)
+        entry = CachedRules(MISSING if body is None else OK, self._now(), compress(complete_lines(body or b"")))
+        self._cache.put(origin, entry)
         entry.crawl_delay_s = crawl_delay(self._cache.rules(origin).robots.crawl_delay())
-        self._pause(f"{origin}/", entry)
+        self._apply_crawl_delay(f"{origin}/", entry)
         self._politeness.start_pause(host)
 
-    def _is_over(self, origin: str, host: HostState, why: Exception) -> bool:
+    def _record_failure(self, origin: str, host: HostState, error: Exception) -> bool:
         """Records a failed try; returns whether it was the last."""
-        if not isinstance(why, FileUnavailableError):
+        if not isinstance(error, FileUnavailableError):
             return True
-        busy = self._politeness.host(why.authority) if why.authority else host
-        pause = self._politeness.failed(busy, why.retry_after_s)
+        failed = self._politeness.host(error.authority) if error.authority else host
+        pause = self._politeness.failed(failed, error.retry_after_s)
         tries = self._tries[origin] = self._tries.get(origin, 0) + 1
-        over = bool(why.reason) or tries >= TRIES or pause > self._max_backoff_s
-        if over:
+        was_last = bool(error.reason) or tries >= TRIES or pause > self._max_backoff_s
+        if was_last:
             del self._tries[origin]
-        if busy is not host:
-            # Others may redirect there, too: a site that keeps failing is not tried for each of them.
-            if pause > self._max_backoff_s or busy.failures >= HOST_FAILURES:
-                busy.skip_reason = HOST_BACKOFF
-            if not over:
+        if failed is not host:
+            # Other sites may redirect there, too: a host that keeps failing is not tried for each of them.
+            if pause > self._max_backoff_s or failed.failures >= HOST_FAILURES:
+                failed.skip_reason = HOST_BACKOFF
+            if not was_last:
                 self._politeness.postpone(host, pause)
-        return over
+        return was_last
 
     async def _look_up_reservations(self, url: str, origin: str, entry: CachedRules) -> None:
         """Tries to fetch the tdmrep.json that governs `url`, if robots.txt allows that.
@@ -424,14 +424,14 @@ def _valid_tdm(body: bytes) -> bytes:
 
 
 class SiteFiles:
-    """Fetches files of sites.
+    """Fetches files of sites over redirects.
 
     Args:
         client: sends the requests.
-        politeness: the hosts' clocks.
-        patience_s: a redirect to a host with a longer pause is not followed.
-        meet: called with a URL of another site, and with the origins whose files redirected there, before the first
-            request to that site: sets its Crawl-delay, or raises Later or Unavailable.
+        politeness: the clocks of the hosts.
+        patience_s: redirects to a host with a longer pause in seconds are not followed.
+        require_rules: called before a request to another site, with the URL and the origins whose files redirected
+            there; applies the site's Crawl-delay, or raises HostBusyError or FileUnavailableError.
     """
 
     def __init__(
@@ -459,65 +459,66 @@ class SiteFiles:
         """Tries once to fetch the file at `url`.
 
         Args:
-            url: its canonical address.
-            allowed: returns whether a URL, and each that it redirects to, may be requested.
-            origins: origins whose files redirected here; without any, the visit is one to the file's own host.
+            url: canonical URL of the file.
+            allowed: returns whether a URL may be requested; called for the file and for each redirect.
+            origins: origins whose files redirected to this site; () if the caller is a visit to the file's own host.
 
         Returns:
-            The file, 512 KiB and one byte at most; None where there is none (4xx).
+            The file, at most 512 KiB and one byte; None if there is none (4xx).
 
         Raises:
-            Later: a host is not free yet; call again.
-            Unavailable: 429, 5xx, no answer, or an answer that leads nowhere.
+            HostBusyError: a host must not be requested yet; call again.
+            FileUnavailableError: 429, 5xx, no response, or an unusable redirect.
         """
-        way = self._ways.pop(url, None) or _Lookup(url)
-        while way.hops <= MAX_REDIRECTS:
+        lookup = self._lookups.pop(url, None) or _Lookup(url)
+        while lookup.hops <= MAX_REDIRECTS:
             try:
-                found = await self._step(url, way, allowed, origins)
+                result = await self._step(url, lookup, allowed, origins)
             except HostBusyError:
-                way.waits += 1
-                self._ways[url] = way
+                lookup.waits += 1
+                self._lookups[url] = lookup
                 raise
-            if not found.target:
-                return found.body and unpacked(found.body)
-            way = _Lookup(found.target, way.hops + 1)
+            if not result.target:
+                return result.body and decompress(result.body)
+            lookup = _Lookup(result.target, lookup.hops + 1)
         raise FileUnavailableError(f"more than {MAX_REDIRECTS} redirects", reason=UNUSABLE)
 
     async def _step(
-        self, first: str, way: _Lookup, allowed: Callable[[str], bool], origins: tuple[str, ...]
+        self, first: str, lookup: _Lookup, allowed: Callable[[str], bool], origins: tuple[str, ...]
     ) -> _FetchResult:
-        if origin_of(way.url) != origin_of(first):
-            await self._meet(way.url, (*origins, origin_of(first)))
-        if not allowed(way.url):
-            raise FileUnavailableError(f"robots.txt forbids {way.url}", reason=UNUSABLE)
-        # A request after a redirect from another host is sent without the settings of the hosts file.
-        anonymous = authority(way.url) != authority(first)
-        kept = self._kept.get((way.url, anonymous))
-        if kept is not None and time.monotonic() - kept.at < MAX_AGE_S:
-            self._kept.move_to_end((way.url, anonymous))
-            return kept
-        host = self._politeness.host(authority(way.url))
-        if not way.hops and not origins:
-            return await self._request(way.url, host, own=True, anonymous=False)
+        url = lookup.url
+        if origin_of(url) != origin_of(first):
+            await self._require_rules(url, (*origins, origin_of(first)))
+        if not allowed(url):
+            raise FileUnavailableError(f"robots.txt forbids {url}", reason=UNUSABLE)
+        # A request after a redirect from another host is sent without the headers of the hosts file.
+        anonymous = authority(url) != authority(first)
+        cached = self._cache.get((url, anonymous))
+        if cached is not None and time.monotonic() - cached.fetched_at < MAX_AGE_S:
+            self._cache.move_to_end((url, anonymous))
+            return cached
+        host = self._politeness.host(authority(url))
+        if not lookup.hops and not origins:
+            return await self._request(url, host, own=True, anonymous=False)
         if host.skip_reason or host.next_at - time.monotonic() > self._patience_s:
             raise FileUnavailableError(f"{host.authority} must not be requested for a while", reason=UNUSABLE)
-        await self._wait_for_turn(first, way, host)
+        await self._require_turn(first, lookup, host)
         try:
-            found = await self._request(way.url, host, own=not way.hops, anonymous=anonymous)
+            result = await self._request(url, host, own=not lookup.hops, anonymous=anonymous)
         finally:
-            self._fetchers.pop(way.url, None)
-        self._keep((way.url, anonymous), found)
-        return found
+            self._fetchers.pop(url, None)
+        self._store((url, anonymous), result)
+        return result
 
-    async def _wait_for_turn(self, first: str, way: _Lookup, host: HostState) -> None:
-        """Raises Later unless the host may be requested now; of many look-ups of one file only one is queued."""
-        fetcher, until = self._fetchers.get(way.url, ("", 0.0))
+    async def _require_turn(self, first: str, lookup: _Lookup, host: HostState) -> None:
+        """Raises HostBusyError unless the host may be requested now; only one look-up of each file is queued."""
+        fetcher, until = self._fetchers.get(lookup.url, ("", 0.0))
         now = time.monotonic()
         if fetcher not in ("", first) and now < until:
-            raise HostBusyError(min(_LOOK_S * 2**way.waits, _MAX_LOOK_S))
-        wait = self._politeness.reserve_turn(host, (await self._client.locate(way.url)).address)
-        # Longer than any request: then the expected visit has been given up.
-        self._fetchers[way.url] = (first, now + wait + self._patience_s)
+            raise HostBusyError(min(_RECHECK_S * 2**lookup.waits, _MAX_RECHECK_S))
+        wait = self._politeness.reserve_turn(host, (await self._client.locate(lookup.url)).address)
+        # Longer than any request takes: after that the fetching visit must have been abandoned.
+        self._fetchers[lookup.url] = (first, now + wait + self._patience_s)
         if wait:
             raise HostBusyError(wait)
 

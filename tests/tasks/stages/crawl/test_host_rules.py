@@ -120,8 +120,8 @@ def test_a_huge_robots_file_is_cut_and_its_beginning_counts():
 )
 def test_crawl_delay_is_taken_within_reason(value, delay):
     with Site({}, f"User-agent: *\nCrawl-delay: {value}\nDisallow: /x") as site:
-        said, politeness = verdict(site.url(""))
-        assert said is None
+        reason, politeness = verdict(site.url(""))
+        assert reason is None
         assert politeness.host(site.url("").split("/")[2]).crawl_delay_s == delay
 
 
@@ -209,21 +209,21 @@ def test_what_one_cycle_fetched_the_next_one_knows_for_a_day():
         async with rules_of(config_of(), now=lambda: NOW + timedelta(hours=hours)) as (rules, politeness):
             rules.load(rows)
             known = [rules.is_known(one.url("/page")) for one in (site, gone, away)]
-            said = rules.denial(site.url("/page")) if known[0] else None
-            return known, said, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
+            reason = rules.denial(site.url("/page")) if known[0] else None
+            return known, reason, politeness.host(f"127.0.0.1:{site.port}").crawl_delay_s
 
     robots = "User-agent: *\nCrawl-delay: 7\nDisallow: /page"
     with Site({}, robots) as site, Site({}, status(404)) as gone, Site({}, status(503)) as away:
         rows = asyncio.run(first(site, gone, away))
-        asked = len(site.requests)
-        held = {row.origin: row for row in rows}
-        assert held[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
-        assert held[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
-        assert held[away.url("")].status == "unavailable"
+        requests = len(site.requests)
+        stored = {row.origin: row for row in rows}
+        assert stored[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
+        assert stored[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
+        assert stored[away.url("")].status == "unavailable"
         # What was unavailable is asked for again; it is never remembered as permission.
         assert asyncio.run(later(rows, site, gone, away, 23)) == ([True, True, False], "robots_denied", 7.0)
         assert asyncio.run(later(rows, site, gone, away, 24))[0] == [False, False, False]
-        assert len(site.requests) == asked
+        assert len(site.requests) == requests
 
 
 def test_rules_run_out_within_a_long_cycle():
@@ -244,20 +244,20 @@ def test_rules_run_out_within_a_long_cycle():
 
 
 def test_the_room_that_files_and_rules_take_is_bounded(monkeypatch):
-    monkeypatch.setattr(rules, "_MAX_KEPT", 100_000)
-    monkeypatch.setattr(rules, "_MAX_READY", 30_000)
+    monkeypatch.setattr(rules, "_MAX_CACHED", 100_000)
+    monkeypatch.setattr(rules, "_MAX_PARSED", 30_000)
 
     async def run():
         async with rules_of(config_of(), now=lambda: NOW) as (rules, _):
             for number in range(100):
                 body = b"User-agent: *\nDisallow: /page\n#" + os.urandom(4000).hex().encode()
                 rules.load([HostRobots(f"http://h{number}", "ok", body, NOW, 0.0)])
-            still = [number for number in range(100) if rules.is_known(f"http://h{number}/")]
-            assert {rules.denial(f"http://h{number}/page") for number in [*still, *still]} == {"robots_denied"}
-            ready = sum(entry.ready is not None for _, entry in rules._known.sorted())
-            return still, ready
+            cached = [number for number in range(100) if rules.is_known(f"http://h{number}/")]
+            assert {rules.denial(f"http://h{number}/page") for number in [*cached, *cached]} == {"robots_denied"}
+            parsed = sum(entry.parsed is not None for _, entry in rules._cache.sorted())
+            return cached, parsed
 
-    still, ready = asyncio.run(run())
-    assert 15 <= len(still) <= 30
-    assert still[-1] == 99
-    assert ready == 3
+    cached, parsed = asyncio.run(run())
+    assert 15 <= len(cached) <= 30
+    assert cached[-1] == 99
+    assert parsed == 3

@@ -123,7 +123,7 @@ def test_a_file_that_robots_txt_forbids_is_not_fetched_and_its_pages_are(crawl, 
         cycle = crawl(config_for(site))
         assert TDMREP not in site.paths()
         assert site.url("/closed/a") in captured(cycle)
-    assert f"{site.url('')} reserves nothing: its tdmrep.json cannot be had (robots.txt forbids" in caplog.text
+    assert f"{site.url('')} reserves nothing: its tdmrep.json cannot be fetched (robots.txt forbids" in caplog.text
 
 
 async def reset(request):
@@ -140,9 +140,9 @@ BOMB = gzip.compress(HUGE * 40)
     [
         pytest.param(status(404), "", id="404"),
         pytest.param(status(403), "", id="403"),
-        pytest.param(status(500), "cannot be had (status 500)", id="500"),
-        pytest.param(status(503), "cannot be had (status 503)", id="503"),
-        pytest.param(reset, "cannot be had (protocol", id="reset"),
+        pytest.param(status(500), "cannot be fetched (status 500)", id="500"),
+        pytest.param(status(503), "cannot be fetched (status 503)", id="503"),
+        pytest.param(reset, "cannot be fetched (protocol", id="reset"),
         pytest.param(b"[{", "cannot be read (it is no JSON", id="broken"),
         pytest.param(b"", "cannot be read (it is no JSON", id="empty"),
         pytest.param(b"<html>Not found</html>", "cannot be read (it is no JSON", id="a page"),
@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_had_or_read_reserves_nothing_says_why_and_costs_i
         cycle = crawl(config_for(site, timeout_s=20.0))
         assert captured(cycle) == {site.url(path) for path in (*PAGES, "/beyond")}
         # Over a kept connection that is closed at once, the client sends a request a second time.
-        assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be had (protocol": 2}.get(said, 1)
+        assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be fetched (protocol": 2}.get(said, 1)
     # Of the crawler's own log: the server writes the same path into its log.
     ours = [record.message for record in caplog.records if record.name.startswith("sluice")]
     lines = [message for message in ours if "tdmrep.json" in message]
