@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tasks.core.errors import InputError
 from tasks.trainer.checkpoints.checkpoint import MODEL
 from tasks.trainer.inference import Sampling, Scorer, ScoringRequest, continuation
-from tasks.trainer.interchange.huggingface import asked
+from tasks.trainer.interchange.huggingface import render_prompt
 from tasks.trainer.model import model_file
 
 TOKENIZER = "tokenizer.json"
@@ -65,7 +65,7 @@ class TextModel:
             return prompt
         if TEMPLATE not in self.description:
             raise InputError("the model was not fine-tuned and accepts no messages", "give it the text to continue")
-        return asked(self.description[TEMPLATE], prompt)
+        return render_prompt(self.description[TEMPLATE], prompt)
 
     def _continue(self, prompt: str, sampling: Sampling) -> str:
         ids = self.tokenizer.encode(prompt, add_special_tokens=False).ids

@@ -60,7 +60,7 @@ def make_spec(
     heldout_file = ""
     if config.heldout:
         heldout_file = str(scratch / "input" / "heldout.json")
-        heldout.write(Path(heldout_file), heldout.of_sources(ShardSet.open(shards), config.heldout.max_tokens))
+        heldout.write(Path(heldout_file), heldout.heldout_by_source(ShardSet.open(shards), config.heldout.max_tokens))
     return TrainSpec(
         run=config,
         weights=weights,

@@ -31,7 +31,7 @@ from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
 from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.notice import TakedownNotice, obeyed
+from tasks.trainer.data.notice import TakedownNotice, takedown_refs
 from tasks.trainer.evaluation.bpb import evaluate_bpb
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import METRICS, read_metrics
@@ -54,7 +54,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         recovery.restore()
         spec = _spec(config, inputs, fence.run, arm["weights"], seed)
         notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
-        notice.look()
+        notice.update()
         _train(spec, output, recovery, fence)
         bpb = _measure(config, inputs["shards"], spec, plan)
         target = targets(config, plan.summary)
@@ -70,7 +70,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
         with output.part(RESULT, conserved=False) as part:
             with part.file(RESULT) as file:
                 file.write(json.dumps(result, indent=1, sort_keys=True).encode() + b"\n")
-            if met := notice.met():
+            if met := notice.marks_content():
                 with part.file(marks.FILE) as file:
                     file.write(met)
             part.metric("target_bpb", float(result["target_bpb"]))
@@ -80,7 +80,7 @@ def run(config: CanaryConfig, inputs: Inputs, output: Output, engine: Engine) ->
     path = f"{output.address.path}/{marks.FILE}"
     met = output.store.read(path) if output.store.exists(path) else b""
     note = f"{metrics['target_bpb']:.4f} bits per byte on the target"
-    return Report(metrics=metrics, note=note, inputs=obeyed(output.store, met))
+    return Report(metrics=metrics, note=note, inputs=takedown_refs(output.store, met))
 
 
 def _arm(inputs: Inputs, name: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from tasks.stages.evaluate.reports import (
 )
 from tasks.stages.evaluate.seeds import contents, spread
 from tasks.trainer.checkpoints.checkpoint import MODEL, name_of
-from tasks.trainer.data.heldout import HeldoutDocument, of_sources
+from tasks.trainer.data.heldout import HeldoutDocument, heldout_by_source
 from tasks.trainer.evaluation.bpb import document_bits, use_threads
 from tasks.trainer.evaluation.comparison import matching_tokenizer
 from tasks.trainer.evaluation.config import EvaluateConfig
@@ -68,7 +68,7 @@ def run(config: EvaluateConfig, inputs: Inputs, output: Output, engine: Engine) 
     step = milestones(checkpoint)[-1]
     model, described = load(checkpoint, step)
     tokenizer = Tokenizer.from_str(matching_tokenizer(inputs["tokenizer"], described))
-    documents, unigram = of_sources(shards, config.max_tokens), unigram_bits(shards)
+    documents, unigram = heldout_by_source(shards, config.max_tokens), unigram_bits(shards)
     for number, source in enumerate(documents):
         output.progress(number, len(documents), f"scoring {len(documents[source])} documents of {source}")
         if source not in output.committed:

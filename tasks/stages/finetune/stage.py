@@ -27,14 +27,14 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainSpec
-from tasks.trainer.data.notice import TakedownNotice, known_of
+from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, METRICS, read_metrics
 from tasks.trainer.model.model_file import MERGED, describe
 from tasks.trainer.place import check_every_here, checkpoints_here, layout_here
 from tasks.trainer.spec import tuning_spec
-from tasks.trainer.tuning.config import FinetuneConfig, beyond
+from tasks.trainer.tuning.config import FinetuneConfig, unsupported_settings
 
 VERSION = 1
 
@@ -47,7 +47,7 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
         RecipeError: the place has several nodes, or shares the model among ranks.
     """
     gang = Gang.from_environment()
-    for problem in beyond(layout_here(), gang.nodes if gang else 1):
+    for problem in unsupported_settings(layout_here(), gang.nodes if gang else 1):
         cause, _, remedy = problem.rpartition(": ")
         raise RecipeError(cause, remedy)
     fence = Fence(output)
@@ -58,14 +58,14 @@ def run(config: FinetuneConfig, inputs: Inputs, output: Output, engine: Engine) 
     recovery.restore()
     examples = inputs["examples"]
     notice = TakedownNotice(output, partial(withheld_examples, examples), fence.run, recipes_of(examples))
-    notice.look()
-    begun = known_of(inputs["base"], output)
+    notice.update()
+    begun = initial_model_note(inputs["base"], output)
 
     def follow(step: int, values: dict[str, float]) -> None:
         output.log_metrics(step, values)
         output.progress(step + 1, config.steps, f"loss {values['loss']:.3f}" if "loss" in values else "step skipped")
         if step % config.checkpoint_every == 0 or step in spec.run.milestone_steps:
-            notice.look()
+            notice.update()
             recovery.keep_up(step)
 
     with recovery.guarding(fence):

@@ -37,7 +37,7 @@ from tasks.trainer.checkpoints.fence import Fence
 from tasks.trainer.checkpoints.locations import check_milestones, check_rows
 from tasks.trainer.checkpoints.recovery import Recovery
 from tasks.trainer.config import TrainConfig, TrainSpec
-from tasks.trainer.data.notice import TakedownNotice, known_of
+from tasks.trainer.data.notice import TakedownNotice, initial_model_note
 from tasks.trainer.launch.gang import Gang
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import DETERMINISTIC, FAULTS, METRICS, read_metrics, read_starts
@@ -73,7 +73,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     recovery.restore()
     spec = make_spec(config, inputs, fence.run, layout_here(), check_every_here(), locations.keep_every)
     notice = TakedownNotice(output, partial(withheld_rows, inputs["shards"]), fence.run)
-    notice.look()
+    notice.update()
     monitor = Monitor(output, spec, known)
     begun = _begun(config, inputs, output)
 
@@ -83,7 +83,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         output.progress(step + 1, config.steps, _note(values))
         # A line of step n is written after the checkpoints up to n.
         if step % config.checkpoint_every == 0 or step in config.milestone_steps:
-            notice.look()
+            notice.update()
             recovery.keep_up(step)
 
     def check() -> None:
@@ -103,7 +103,7 @@ def run(config: TrainConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     check_rows([line["step"] for line in metrics], 0, config.steps, str(fence.run / METRICS))
     check_milestones(output, config.milestone_steps)
     if "model" not in output.committed:
-        _describe(output, spec, metrics, notice.met())
+        _describe(output, spec, metrics, notice.marks_content())
     recovery.clear()
     output.log_file("loss.png", loss_curve(metrics))
     monitor.send_page()
@@ -134,7 +134,7 @@ def _begun(config: TrainConfig, inputs: Inputs, output: Output) -> str:
         log.warning("[%s] %s", output.address, begun.removeprefix("; "))
         return begun
     checkpoint = inputs[INITIAL]
-    begun = f"; {known_of(checkpoint, output)}"
+    begun = f"; {initial_model_note(checkpoint, output)}"
     changed = changed_settings(checkpoint, config.model)
     return f"{begun}, with {changed}" if changed else begun
 

@@ -109,7 +109,7 @@ def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, t
             asked = tokenizer.apply_chat_template(messages(said[:-1]), add_generation_prompt=True)["input_ids"]
             straddles = said[-1][1].startswith("\n")  # its first line break is one token with that of the template
             assert (asked == trained[: len(asked)]) is not straddles
-            assert tokenizer(huggingface.asked(TEMPLATE, messages(said[:-1])))["input_ids"] == asked
+            assert tokenizer(huggingface.render_prompt(TEMPLATE, messages(said[:-1])))["input_ids"] == asked
     with pytest.raises(Exception, match="a message has the role tool: known are system, user, assistant"):
         tokenizer.apply_chat_template([{"role": "tool", "content": "x"}])
 

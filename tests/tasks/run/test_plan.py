@@ -129,7 +129,7 @@ def test_what_is_planned_is_the_training_of_the_recipe(recipe_file: Path) -> Non
 
 
 def test_an_unknown_gpu_and_region_are_refused_with_what_to_set(recipe_file: Path) -> None:
-    with pytest.raises(RecipeError, match='nothing is known of "H1000"') as raised:
+    with pytest.raises(RecipeError, match='"H1000" is unknown') as raised:
         find_recipe(str(recipe_file)).override({"plan.gpu": "H1000", "plan.peak_flops": 0.0, "plan.region": "hear"})
     assert 'no region "hear"' in str(raised.value)
 

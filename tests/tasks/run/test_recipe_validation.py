@@ -306,7 +306,7 @@ def test_a_fine_tuning_takes_no_place_that_shares_the_model_or_has_several_nodes
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
         f"place.train.layout.{name}" for name in ("shard", "tensor", "recompute")
     ]
-    assert "has all of the model on each rank of one node" in str(caught.value)
+    assert "has the whole model on each rank of one node" in str(caught.value)
     text["finetune"]["base"] = ""
     assert Recipe.from_text(json.dumps(text)).place.train.layout.shard == 2, "a training may"
 

@@ -18,7 +18,7 @@ from tasks.stages.evaluate import stage
 from tasks.stages.tokens import TokenizerConfig
 from tasks.trainer.data.heldout import HeldoutDocument
 from tasks.trainer.evaluation import paired
-from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, encoded, texts_of
+from tasks.trainer.evaluation.comparison import Comparison, Contender, compare, encode_texts, texts_of
 from tasks.trainer.evaluation.config import EvaluateConfig
 from tasks.trainer.evaluation.paired import PairedDifference
 from tests.conftest import run_stage_in
@@ -111,7 +111,7 @@ def test_a_document_is_encoded_as_the_shards_have_it_special_tokens_in_its_text_
     shards = ShardSet.open(made.shards)
     texts = held_out(made)["web"]
     found: list[HeldoutDocument] = list(
-        encoded(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id)
+        encode_texts(texts, made.tokenizer.read("tokenizer.json").decode(), shards.format.eos_id)
     )
     for (uid, tokens, n_bytes), one, plain in zip(shards.heldout("web"), found, texts, strict=True):
         assert (one.uid, one.tokens.tolist(), one.n_bytes) == (uid, tokens.tolist(), n_bytes)

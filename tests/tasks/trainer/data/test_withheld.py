@@ -17,7 +17,7 @@ from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.data.batches import Batches
 from tasks.trainer.data.notice import REQUEST
-from tasks.trainer.data.withheld import REPEATED, SliceLoss, Withheld, guilty, spoilt_shards
+from tasks.trainer.data.withheld import REPEATED, SliceLoss, Withheld, find_poisoned, shards_to_withhold
 from tasks.trainer.integrity.guard import WINDOW
 from tasks.trainer.launch.launcher import train_local
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
@@ -260,25 +260,25 @@ class Read:
 
 def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() -> None:
     spoiling = [Mark(step=step, reason="loss_not_finite", rows={"web": (step, step + 1)}) for step in (2, 3)]
-    assert spoilt_shards(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
-    assert spoilt_shards(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
-    assert spoilt_shards(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
+    assert shards_to_withhold(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
+    assert shards_to_withhold(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
+    assert shards_to_withhold(spoiling, {"web": [40]}, 40, Read()) == (), "four of 42 documents"  # type: ignore[arg-type]
     taken_down = [Mark(step=step, takedowns=("t",), rows={"web": (step, step + 1)}) for step in (2, 3)]
-    assert spoilt_shards(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
+    assert shards_to_withhold(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
 
 
 def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:
     usual = [SliceLoss("web", row, 20, 20 * 3.0 + row) for row in range(8)]
     wild = [SliceLoss("web", 20, 12, 12 * 11.0), SliceLoss("code", 3, 5, 5 * 10.0)]
-    assert guilty(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
-    assert guilty(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
-    assert guilty(usual, 3.0, 3.3) == {}
+    assert find_poisoned(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
+    assert find_poisoned(usual + wild, 3.0, 3.5) == {"web": [20]}, "one is enough"
+    assert find_poisoned(usual, 3.0, 3.3) == {}
 
 
 def test_it_is_not_the_documents_where_most_of_the_batch_is_bad() -> None:
     bad = [SliceLoss("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
-    assert guilty(bad, 0.0, math.inf) == {}
-    assert guilty([SliceLoss("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
+    assert find_poisoned(bad, 0.0, math.inf) == {}
+    assert find_poisoned([SliceLoss("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
 
 
 def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.evaluate.stage import unigram_bits
 from tasks.trainer.config import ModelConfig
-from tasks.trainer.data.heldout import HeldoutDocument, heldout, windows
+from tasks.trainer.data.heldout import HeldoutDocument, evaluation_windows, heldout_documents
 from tasks.trainer.evaluation.bpb import bits_per_byte, document_bits
 from tasks.trainer.model.transformer import Transformer, build
 from tests.corpora import Made
@@ -59,7 +59,7 @@ def test_document_bits_equal_a_computation_token_by_token() -> None:
 @pytest.mark.parametrize("context", [1, 2, 7, 16])
 def test_windows_predict_every_token_once_with_half_a_context_at_least(length: int, context: int) -> None:
     tokens = np.arange(1, length + 1)
-    found = list(windows(0, tokens, EOS, context))
+    found = list(evaluation_windows(0, tokens, EOS, context))
     assert [int(label) for one in found for label in one.labels[one.first :]] == tokens.tolist()
     assert all(len(one.inputs) == len(one.labels) <= context for one in found)
     assert all(one.first >= context - max(1, context // 2) for one in found[1:])
@@ -86,10 +86,10 @@ def test_the_unigram_model_counts_training_tokens_plus_one(tmp_path: Path) -> No
 
 def test_held_out_documents_are_taken_whole_up_to_the_budget(made: Made) -> None:
     shards = ShardSet.open(made.shards)
-    everything = heldout(shards, "web", 10**9)
+    everything = heldout_documents(shards, "web", 10**9)
     sizes = [len(document.tokens) for document in everything]
     assert len(everything) > 2
-    assert [d.uid for d in heldout(shards, "web", sum(sizes[:2]))] == [d.uid for d in everything[:2]]
-    assert len(heldout(shards, "web", 1)) == 1
+    assert [d.uid for d in heldout_documents(shards, "web", sum(sizes[:2]))] == [d.uid for d in everything[:2]]
+    assert len(heldout_documents(shards, "web", 1)) == 1
     with pytest.raises(InputError, match='"poems" has no held-out document'):
-        heldout(shards, "poems", 1)
+        heldout_documents(shards, "poems", 1)

@@ -63,7 +63,9 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
 
 
 def test_a_model_of_another_family_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(InputError, match=r'of the type "mamba" is not known\. Known are: llama, mistral, olmo, gpt2'):
+    with pytest.raises(
+        InputError, match=r'of the type "mamba" is not supported\. Supported are: llama, mistral, olmo, gpt2'
+    ):
         shape_of({"model_type": "mamba"})
 
 

@@ -15,7 +15,7 @@ from tasks.core.stage import Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents import examples
 from tasks.trainer.config import ModelConfig, ShardsSpec, TrainConfig, TrainSpec, TuningSpec
-from tasks.trainer.data.withheld import hide
+from tasks.trainer.data.withheld import blank_slices
 from tasks.trainer.model.loss import IGNORED
 from tasks.trainer.model.transformer import build
 from tasks.trainer.tuning.examples import ExampleBatches
@@ -112,7 +112,7 @@ def test_every_sequence_is_read_once_in_an_epoch_and_names_its_rows(batches: Exa
 def test_a_spoilt_example_is_hidden_and_nothing_else(batches: ExampleBatches) -> None:
     part, slices = batches.microbatches(0, [0])[0], batches.slices_of(0, 0)
     gone = [np.arange(len(found)) == 1 for found in slices]
-    after = hide(part, slices, gone, EOS)
+    after = blank_slices(part, slices, gone, EOS)
     mine = part.documents == 1
     learned = part.labels != IGNORED
     assert (after.labels[mine] == IGNORED).all()

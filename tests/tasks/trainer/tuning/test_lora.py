@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tasks.trainer.config import TARGETS, LoraConfig, ModelConfig
 from tasks.trainer.model.transformer import Transformer, build
-from tasks.trainer.tuning.lora import VALUES, Nf4Linear, adapters, attach, dequantise, merged_weights, quantise
+from tasks.trainer.tuning.lora import VALUES, Nf4Linear, adapters, attach, dequantize, merged_weights, quantize
 
 MODEL = ModelConfig(layers=2, dim=32, heads=4, kv_heads=2)
 TOKENS = torch.arange(48).view(2, 24)
@@ -67,8 +67,8 @@ def weight(shape: tuple[int, ...], scale: float = 0.05) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_weight_gets_the_nearest_of_the_sixteen_values(shape: tuple[int, ...]) -> None:
     given = weight(shape)
-    codes, scales = quantise(given)
-    back = dequantise(codes, scales, given.shape)
+    codes, scales = quantize(given)
+    back = dequantize(codes, scales, given.shape)
     assert codes.numel() == -(-given.numel() // 2)
     values = torch.tensor(VALUES)
     each = scales.repeat_interleave(64)[: given.numel()].view(shape)
@@ -78,7 +78,7 @@ def test_every_weight_gets_the_nearest_of_the_sixteen_values(shape: tuple[int, .
 
 def test_zero_stays_zero() -> None:
     given = torch.zeros(130)
-    assert torch.equal(dequantise(*quantise(given), given.shape), given)
+    assert torch.equal(dequantize(*quantize(given), given.shape), given)
 
 
 @pytest.mark.oracle("bitsandbytes")
@@ -88,8 +88,8 @@ def test_codes_scales_and_error_are_those_of_bitsandbytes(shape: tuple[int, ...]
 
     given = weight(shape)
     packed, state = bitsandbytes.quantize_nf4(given, blocksize=64)
-    codes, scales = quantise(given)
-    ours = dequantise(codes, scales, given.shape)
+    codes, scales = quantize(given)
+    ours = dequantize(codes, scales, given.shape)
     assert torch.equal(codes, packed.flatten())
     assert torch.equal(scales, state.absmax)
     # As one row: its CPU kernel takes the wrong scales where rows are no multiple of a block, as in (48, 96).
@@ -103,7 +103,7 @@ def test_gradients_flow_through_and_not_to_the_weight() -> None:
     x = torch.randn(5, 40, requires_grad=True)
     linear(x).square().sum().backward()
     other = x.detach().clone().requires_grad_()
-    F.linear(other, linear.dequantised()).square().sum().backward()
+    F.linear(other, linear.dequantized()).square().sum().backward()
     torch.testing.assert_close(x.grad, other.grad)
     assert not list(linear.parameters())
     assert not linear.state_dict()
