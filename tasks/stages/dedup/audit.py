@@ -35,7 +35,7 @@ from tasks.core import parquet
 from tasks.core.part import Part
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.document_ids import part_of, row_of, unpack
-from tasks.formats.dedup.duplicates import AUDIT_FILE, Bin, Cluster, DuplicateAudit, Loss, Pair, Side
+from tasks.formats.dedup.duplicates import AUDIT_FILE, DuplicateAudit, DuplicateCluster, Loss, Pair, Side, SizeBin
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.web.domain import domain_of
 from tasks.stages.dedup.workspace import Workspace
@@ -223,7 +223,7 @@ def _losses(domains: pa.Table) -> tuple[Loss, ...]:
     return tuple(Loss(name=row["domain"], documents=row["documents"], duplicates=row["duplicates"]) for row in rows)
 
 
-def _sizes(counts: Iterable[pa.Table]) -> tuple[Bin, ...]:
+def _sizes(counts: Iterable[pa.Table]) -> tuple[SizeBin, ...]:
     """Returns the clusters by size: of 2, 3 to 4, 5 to 8 documents and so on, as far as there are any.
 
     Args:
@@ -237,16 +237,16 @@ def _sizes(counts: Iterable[pa.Table]) -> tuple[Bin, ...]:
         np.add.at(documents, power, size * count)
     last = int(np.flatnonzero(clusters).max(initial=0))
     return tuple(
-        Bin(first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power]))
+        SizeBin(first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power]))
         for power in range(1, last + 1)
     )
 
 
-def _largest(tables: Iterable[pa.Table]) -> tuple[Cluster, ...]:
+def _largest(tables: Iterable[pa.Table]) -> tuple[DuplicateCluster, ...]:
     """Returns the largest clusters of all buckets (schema LARGEST)."""
-    kept: list[Cluster] = []
+    kept: list[DuplicateCluster] = []
     for table in tables:
-        kept += [Cluster(**row) for row in table.to_pylist()]
+        kept += [DuplicateCluster(**row) for row in table.to_pylist()]
         kept = sorted(kept, key=lambda one: (-one.documents, one.cluster))[:CLUSTERS]
     return tuple(kept)
 

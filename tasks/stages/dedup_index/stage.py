@@ -33,7 +33,7 @@ from tasks.formats.dedup.dedup_index import (
     Manifest,
     Origin,
     index_of,
-    refs_to,
+    index_refs,
     signatures_of,
 )
 from tasks.formats.dedup.sorted_runs import Buckets, bucket_count
@@ -83,11 +83,11 @@ def run(config: DedupIndexConfig, inputs: Inputs, output: Output, engine: Engine
     joined = output.map_parts(engine, partial(fates_part, work, *runs, fates), specs, conserved=False)
 
     added = [PartSpec(f"{output.version}-{one.name}", one) for one in own]
-    adding = partial(added_part, work, fates.beside("of_version"))
+    adding = partial(added_part, work, fates.sibling("of_version"))
     parts = [_written(output, record) for record in output.map_parts(engine, adding, added, conserved=False)]
     groups = merge_groups([part.documents for part in before.manifest.parts], config.merge, config.documents_per_part)
     again = [PartSpec(f"{output.version}-again-{group[0]:05d}", tuple(group)) for group in groups]
-    rewriting = partial(rewritten_part, work, fates.beside("of_index"))
+    rewriting = partial(rewritten_part, work, fates.sibling("of_index"))
     kept = [
         _written(output, record) if record.metrics["written"] else _referenced(before, group[0], inputs)
         for group, record in zip(groups, output.map_parts(engine, rewriting, again, conserved=False), strict=True)
@@ -126,7 +126,7 @@ def _report(manifest: Manifest, added: Sequence[IndexPart], left: int, output: O
         f"added, {left:,} have left"
     )
     metrics = {name: float(number) for name, number in counts.items()}
-    return Report(metrics=metrics, note=note, inputs=refs_to(output.store, manifest.parts, output.address))
+    return Report(metrics=metrics, note=note, inputs=index_refs(output.store, manifest.parts, output.address))
 
 
 def merge_groups(documents: Sequence[int], merge: int, most: int) -> list[list[int]]:

@@ -30,11 +30,11 @@ from tasks.core.engine import Engine
 from tasks.core.stage import Output, Part, PartSpec
 from tasks.formats.dedup.dedup_index import (
     DedupIndex,
-    forgotten,
     id_array,
+    returned_copies,
     returned_documents,
     returned_part_name,
-    returning,
+    taken_down_ids,
 )
 from tasks.formats.documents.document import DOCUMENT, LAYOUT, PAGES, REJECTED, layout_row
 from tasks.formats.documents.layout import PageScore
@@ -258,8 +258,8 @@ def returned_parts(
         engine: executor of the parts.
     """
     numbers = range(index.count)
-    gone = [found for _, found in sorted(engine.map(partial(forgotten, index, takedowns), numbers))]
-    found = sorted(engine.map(partial(returning, index, pa.concat_arrays([id_array([]), *gone]), takedowns), numbers))
+    gone = [found for _, found in sorted(engine.map(partial(taken_down_ids, index, takedowns), numbers))]
+    found = sorted(engine.map(partial(returned_copies, index, pa.concat_arrays([id_array([]), *gone]), takedowns), numbers))
     back = {number: copies for number, copies in found if copies.num_rows}
     if back:
         own = ArtifactFolder(output.store, output.address, output.address.path)

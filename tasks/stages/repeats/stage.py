@@ -81,7 +81,7 @@ def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -
     marked = output.map_parts(engine, partial(mark_shard, config.min_tokens, shards, own, ranges), specs_)
     metrics = _metrics(found, marked)
     if "report" not in output.committed:
-        candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.beside("candidates").paths("npy")])
+        candidates = np.concatenate([npy.load(own.local(path)) for path in ranges.sibling("candidates").paths("npy")])
         with output.part("report", conserved=False) as part:
             write_report(part, config, candidates, Shown(inputs, suffixes), metrics)
     for path in (PAGE, LONGEST, FREQUENT):
@@ -116,7 +116,7 @@ def find_range(
             yield occurrences(runs)
 
     sorted_runs.write(part, ranges.path(number), blocks())
-    with part.file(ranges.beside("candidates").path(number, "npy")) as file:
+    with part.file(ranges.sibling("candidates").path(number, "npy")) as file:
         np.lib.format.write_array(file, _outstanding(np.concatenate(candidates)), allow_pickle=False)
 
 
