@@ -176,7 +176,7 @@ def _override(text: str) -> tuple[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from tasks.run.place import filled
+    from tasks.run.place import expand_env
     from tasks.run.runner import join_stage, run_stage
     from tasks.run.tracking import TrackingContext
     from tasks.trainer.launch.gang import node_of
@@ -189,7 +189,7 @@ def _run(options: argparse.Namespace) -> None:
     if node_of():
         join_stage(recipe, options.stage, **run)
         return
-    tracking = TrackingContext(filled(recipe.place.mlflow), recipe.name, options.parent_key)
+    tracking = TrackingContext(expand_env(recipe.place.mlflow), recipe.name, options.parent_key)
     result = run_stage(recipe, options.stage, **run, on_dask=options.dask, tracking=tracking)
     print(json.dumps(result.to_json()))
 
@@ -318,7 +318,7 @@ def _listing() -> Iterator[str]:
     from tasks.core.config import Problems
     from tasks.filters import catalogue
     from tasks.filters.base import Annotator, Filter
-    from tasks.stages.extract.parser import find_parser, parser_names, package_of
+    from tasks.stages.extract.parser import find_parser, package_of, parser_names
 
     yield _row("name", "is", "comes from")
     for name in catalogue.filter_names():
@@ -423,10 +423,10 @@ def _prune(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> Non
     rows: list[dict[str, Any]] = []
     verb = "removed" if options.remove else "would be removed"
     for one in found:
-        if options.remove and not one.kept:
+        if options.remove and not one.keep_reason:
             crawldb.remove(one, rule)
         about = {"version": one.version, "finished": one.finished, "bytes": one.bytes}
-        rows.append({**about, "stays": one.kept, "removed": bool(options.remove and not one.kept)})
+        rows.append({**about, "stays": one.keep_reason, "removed": bool(options.remove and not one.keep_reason)})
     lines = (
         f"{row['version']}  {row['finished']:%Y-%m-%d %H:%M}  {row['bytes'] / 1e6:,.1f} MB  "
         + (f"stays: {row['stays']}" if row["stays"] else verb)

@@ -28,7 +28,7 @@ from tasks.formats.documents.tombstones import tombstones_of
 from tasks.formats.web.domain import owner_of
 from tasks.formats.web.url import authority
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler
 from tasks.stages.crawl.hosts.clocks import CooldownStore
@@ -111,7 +111,7 @@ class Crawl:
         self._policy = Policy.of(config, self._listed)
         number = number_of(output.member)
         self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
-        self._order = Order(
+        self._order = UrlOrder(
             config,
             number,
             _budget(config, inputs.many("fetchlists"), output.member),
@@ -147,7 +147,7 @@ class Crawl:
             {
                 "urls_per_s": watch.rate,
                 "hosts": float(len(watch.hosts)),
-                "links_let_go": float(self._order.let_go),
+                "links_let_go": float(self._order.dropped),
                 **self._segment.metrics(),
             },
             note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from tasks.core import parquet
 from tasks.core.artifact import PartRecord
 from tasks.core.stage import Output
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.storage.fetchlog import Outcome, from_tables
 from tasks.stages.crawl.storage.segment import LINK, LOG
 from tasks.stages.crawl.storage.spool import Spool
@@ -19,7 +19,7 @@ from tasks.stages.crawl.visit import Visitor
 log = logging.getLogger("sluice.crawl")
 
 
-def resume(parts: Iterable[list[Outcome]], order: Order, visitor: Visitor) -> None:
+def resume(parts: Iterable[list[Outcome]], order: UrlOrder, visitor: Visitor) -> None:
     """Replays the outcomes of earlier attempts; one part at a time is in memory.
 
     Args:
@@ -36,7 +36,7 @@ def resume(parts: Iterable[list[Outcome]], order: Order, visitor: Visitor) -> No
             host = hosts.pop()
             while order.peek(host) in rows and (candidate := order.take(host)) is not None:
                 visitor.replay(candidate, rows.pop(candidate.url))
-            hosts += order.ready()
+            hosts += order.newly_available()
         visitor.expect(rows.values())
     visitor.log_refused()
 
@@ -52,7 +52,7 @@ def logged_outcomes(output: Output, spool: Spool) -> Iterator[list[Outcome]]:
         outcomes = _outcomes(stored)
         urls.update(outcome.url for outcome in outcomes)
         yield outcomes
-    for closed in spool.buffer.found():
+    for closed in spool.buffer.take_over_parts():
         outcomes = _outcomes({path: (closed.folder / path).read_bytes() for path in _logs(closed.record)})
         # The task may have continued elsewhere, or was killed between storing a part and removing it here.
         if not urls.isdisjoint(outcome.url for outcome in outcomes):

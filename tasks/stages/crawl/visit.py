@@ -15,8 +15,8 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import Link, link
 from tasks.formats.web.url import authority, key, origin_of
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.scheduler import Visit
+from tasks.stages.crawl.frontier.order import UrlOrder
+from tasks.stages.crawl.frontier.scheduler import VisitResult
 from tasks.stages.crawl.frontier.traps import TRAPS
 from tasks.stages.crawl.hosts.politeness import HOST_BACKOFF, HOST_FAILURES, HostState, Politeness, retry_after
 from tasks.stages.crawl.hosts.rules import UNAVAILABLE, HostRules, Ruling
@@ -75,7 +75,7 @@ class Visitor:
         politeness: Politeness,
         rules: HostRules,
         reader: Reader,
-        order: Order,
+        order: UrlOrder,
         segment: SegmentWriter,
         policy: Policy,
         watch: Watch,
@@ -99,13 +99,13 @@ class Visitor:
         self._earlier: dict[str, Outcome] = {}
         self._logged: set[str] = set()
 
-    async def visit(self, host: HostState, candidate: Candidate) -> Visit:
+    async def visit(self, host: HostState, candidate: Candidate) -> VisitResult:
         """Tries one URL, and records the outcome unless the visit must be repeated."""
         if (outcome := self._earlier.pop(candidate.url, None)) is not None:
             self.replay(candidate, outcome)
-            return Visit.SKIPPED
+            return VisitResult.SKIPPED
         ruling = await self._before(host, candidate)
-        if isinstance(ruling, Visit):
+        if isinstance(ruling, VisitResult):
             return ruling
         fetched_at = datetime.now(UTC)
         try:
@@ -135,27 +135,27 @@ class Visitor:
             log.exception("the answer of %s cannot be processed", candidate.url)
             outcome = _outcome(candidate, GONE, POISON, True, error=f"{type(error).__name__}: {error}")
         self._record(candidate, outcome)
-        return Visit.DONE
+        return VisitResult.DONE
 
-    async def _before(self, host: HostState, candidate: Candidate) -> Ruling | Visit:
+    async def _before(self, host: HostState, candidate: Candidate) -> Ruling | VisitResult:
         """Returns what ends a visit before its request, or the site's rules for its URL."""
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
                 await self._segment.wait_for_space()
         except TimeoutError:
-            return Visit.AGAIN
+            return VisitResult.AGAIN
         located = await self._client.locate(candidate.url)
         if not self._politeness.ready(host, located.address):
-            return Visit.AGAIN
+            return VisitResult.AGAIN
         put_off = self._policy.skip_reason(host.authority) or host.skip_reason
         if reason := put_off or located.refused:
             return self._skip(candidate, RETRY if put_off else GONE, reason)
         if self._policy.pauses(host.authority):
             self._politeness.postpone(host, EVERY_S)
-            return Visit.AGAIN
+            return VisitResult.AGAIN
         ruling = await self._rules.ruling(candidate.url)
         if ruling is None:
-            return Visit.AGAIN
+            return VisitResult.AGAIN
         if ruling.denied:
             return self._skip(candidate, RETRY if ruling.denied == UNAVAILABLE else GONE, ruling.denied, ruling.detail)
         return ruling
@@ -197,14 +197,14 @@ class Visitor:
         self.log_refused()
         self._watch.report(self._politeness, self._segment.buffered)
 
-    def _skip(self, candidate: Candidate, status: str, reason: str, why: str = "") -> Visit:
+    def _skip(self, candidate: Candidate, status: str, reason: str, why: str = "") -> VisitResult:
         """Records a URL that is not requested; `why` is text for the log."""
         self._record(candidate, _outcome(candidate, status, reason, False, why[:500]))
-        return Visit.SKIPPED
+        return VisitResult.SKIPPED
 
     def _failed(
         self, host: HostState, candidate: Candidate, reason: str, detail: str, response: Response | None = None
-    ) -> Visit:
+    ) -> VisitResult:
         """Records a request without a usable answer; `response` is that of a busy host (429, 503)."""
         transient = response is not None or reason in _TRANSIENT
         if transient:
@@ -215,10 +215,10 @@ class Visitor:
                 host.skip_reason = HOST_BACKOFF
                 log.warning("%s is left for the next cycle: %s %s", host.authority, reason, detail)
             elif tries < TRIES:
-                return Visit.AGAIN
+                return VisitResult.AGAIN
         outcome = _outcome(candidate, RETRY if transient else GONE, reason, True, error=detail[:500])
         self._record(candidate, outcome._replace(http_status=response.status if response else None))
-        return Visit.DONE
+        return VisitResult.DONE
 
     async def _judged(self, candidate: Candidate, response: Response, fetched_at: datetime, ruling: Ruling) -> Outcome:
         """Returns what an answer means; writes it to the segment if it is kept."""

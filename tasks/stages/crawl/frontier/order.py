@@ -24,7 +24,7 @@ from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, Waiting, front_of, ranked
+from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, QueuedUrl, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
@@ -34,14 +34,14 @@ MAX_REDIRECTS = 5
 # Bytes of memory for links that wait, divided among the domains; as much again for those on their way to other hosts.
 _ROOM = 32 << 20
 # Links of one domain that are logged as traps, so that no later cycle takes them for news. More are not remembered.
-_MOST_REFUSED = 20_000
+_MAX_REFUSED = 20_000
 _NOTHING: frozenset[bytes] = frozenset()
 
 
-class Order:
+class UrlOrder:
     """Chooses the URLs of one partition.
 
-    `take` gives the next URL of a host that is `able`, and its outcome goes to `note`; until then that host gives no
+    `take` gives the next URL of a host that is `available`, and its outcome goes to `note`; until then that host gives no
     other.
 
     Args:
@@ -84,14 +84,14 @@ class Order:
         self.spent = 0
         self.refused: list[tuple[Candidate, str]] = []
         self._domains: dict[int, Domain] = {}
-        self._found: dict[str, Waiting] = {}
+        self._found: dict[str, QueuedUrl] = {}
         self._shares: Shares[int] = Shares((), {})
         self._room = _ROOM
         # Hosts for which `take` gives a URL, and those of them that `ready` has not returned yet.
-        self._able: set[str] = set()
-        self._news: list[str] = []
+        self._available: set[str] = set()
+        self._newly_available: list[str] = []
         self._flying = 0
-        self._unmet = _by_owner(scope.named_hosts, config.partitions, number)
+        self._unseen_hosts = _by_owner(scope.named_hosts, config.partitions, number)
         self._list(start)
         self._begin()
 
@@ -103,32 +103,32 @@ class Order:
         return sum(lengths) + aside, len(lengths)
 
     @property
-    def let_go(self) -> int:
+    def dropped(self) -> int:
         """Links that were dropped for lack of room; the next cycle knows them."""
-        return sum(queue.let_go for domain in self._domains.values() for queue in domain.hosts.values())
+        return sum(queue.dropped for domain in self._domains.values() for queue in domain.hosts.values())
 
     @property
-    def able(self) -> list[str]:
+    def available(self) -> list[str]:
         """Hosts for which `take` gives a URL."""
-        return sorted(self._able)
+        return sorted(self._available)
 
     def ready(self) -> list[str]:
-        """Returns the hosts that have become `able` since the last call."""
-        news, self._news = [host for host in self._news if host in self._able], []
+        """Returns the hosts that have become `available` since the last call."""
+        news, self._newly_available = [host for host in self._newly_available if host in self._available], []
         return news
 
     def peek(self, host: str) -> str:
         """Returns the URL that `take` would give, or ""."""
-        return self._domains[owner_of(host)].hosts[host].peek() if host in self._able else ""
+        return self._domains[owner_of(host)].hosts[host].peek() if host in self._available else ""
 
     def take(self, host: str) -> Candidate | None:
         """Returns the next URL of a host, or None if it has none that may be tried now."""
-        if host not in self._able:
+        if host not in self._available:
             return None
-        self._able.discard(host)
+        self._available.discard(host)
         self._flying += 1
         queue = self._domains[owner_of(host)].hosts[host]
-        queue.flying = True
+        queue.in_flight = True
         one = queue.pop()
         if isinstance(one, Candidate):
             return one
@@ -139,7 +139,7 @@ class Order:
         host = authority(candidate.url)
         domain = self._domains[owner_of(host)]
         queue = domain.hosts[host]
-        queue.flying = False
+        queue.in_flight = False
         self._flying -= 1
         if outcome.requested:
             self.spent += 1
@@ -151,7 +151,7 @@ class Order:
             self._finish(domain, host)
         elif domain.may_request(host):
             self._enable([host])
-        if not (self._flying or self._able):
+        if not (self._flying or self._available):
             self._begin()
         if outcome.status in (SUCCESS, NOT_MODIFIED) and outcome.kind == PAGE and not outcome.render:
             # The page's own capture, or the earlier one that it found unchanged.
@@ -164,12 +164,12 @@ class Order:
         for domain in list(self._domains.values()):
             for host, queue in list(domain.hosts.items()):
                 queue.lower(self._policy.max_pages(host, queue.cap))
-                if not (queue.left or queue.flying):
-                    self._able.discard(host)
+                if not (queue.left or queue.in_flight):
+                    self._available.discard(host)
                     queue.close()
-                    if domain.holds_up(host):
+                    if domain.is_pending(host):
                         self._finish(domain, host)
-        if not (self._flying or self._able):
+        if not (self._flying or self._available):
             self._begin()
 
     def queues(self) -> Iterator[tuple[str, HostQueue]]:
@@ -201,17 +201,17 @@ class Order:
             return
         if found.key in self._known or not self._scope.covers(found.url, found.host):
             return
-        one = Waiting(self._plans.front(found.host, depth), depth, hops, found.url, via)
+        one = QueuedUrl(self._plans.front(found.host, depth), depth, hops, found.url, via)
         if found.host == host:
             self._enqueue(domain, found, one)
-        elif queue.hand_over(found.url, self._room // len(domain.hosts)):
+        elif queue.forward(found.url, self._room // len(domain.hosts)):
             aside = domain.found if owner_of(host) == found.owner else self._found
             other = aside.get(found.url)
             # The same page found by two hosts: the shortest way counts, then the smallest address, never the first.
             if other is None or (depth, hops, via) < (other.depth, other.hops, other.via):
                 aside[found.url] = one
 
-    def _enqueue(self, domain: Domain, found: Link, one: Waiting) -> None:
+    def _enqueue(self, domain: Domain, found: Link, one: QueuedUrl) -> None:
         """Queues a link at its host, unless it is a trap."""
         queue = domain.hosts[found.host]
         if not queue.left or one.url in queue:
@@ -219,12 +219,12 @@ class Order:
         reason = self.traps.refuses(found)
         if not reason:
             queue.push(one, self._room // len(domain.hosts))
-        elif domain.refused < _MOST_REFUSED:
+        elif domain.refused < _MAX_REFUSED:
             domain.refused += 1
-            queue.pass_over(one.url)
+            queue.exclude(one.url)
             self.refused.append((Candidate(one.url, one.depth, hops=one.hops, via=one.via), reason))
 
-    def _hand_over(self, found: dict[str, Waiting]) -> None:
+    def _hand_over(self, found: dict[str, QueuedUrl]) -> None:
         """Queues links that were found on other hosts at their own host."""
         for one in sorted(found.values(), key=lambda one: one[1:]):
             target = link(one.url)
@@ -233,14 +233,14 @@ class Order:
 
     def _list(self, start: Iterable[Candidate]) -> None:
         """Takes in the fetch list."""
-        listed: dict[str, list[tuple[Waiting, Candidate]]] = {}
-        ways = [(Waiting(front_of(one.score), one.depth, one.hops, one.url), one) for one in start]
+        listed: dict[str, list[tuple[QueuedUrl, Candidate]]] = {}
+        ways = [(QueuedUrl(front_of(one.score), one.depth, one.hops, one.url), one) for one in start]
         for one, candidate in sorted(ways, key=lambda way: way[0][1:]):
             target = link(candidate.url)
             reason = self.traps.refuses(target)
             # Seeds and known pages are tried anyway.
             if reason and not candidate.seed and candidate.earlier is None:
-                self._domain_with(target.host).hosts[target.host].pass_over(target.url)
+                self._domain_with(target.host).hosts[target.host].exclude(target.url)
                 self.refused.append((candidate, reason))
             else:
                 listed.setdefault(target.host, []).append((one, candidate))
@@ -262,11 +262,11 @@ class Order:
         return domain
 
     def _meet(self, owner: int, host: str) -> None:
-        unmet = self._unmet.get(owner)
+        unmet = self._unseen_hosts.get(owner)
         if unmet is not None:
             unmet.discard(bare(host))
             if not unmet:
-                del self._unmet[owner]
+                del self._unseen_hosts[owner]
 
     def _begin(self) -> None:
         """Begins a round of the partition, unless nothing waits or no request is left."""
@@ -274,13 +274,13 @@ class Order:
         for domain in self._domains.values():
             self._hand_over(domain.found)
             domain.reset()
-        wanting = [domain for domain in self._domains.values() if domain.wanting]
-        self._room = _ROOM // max(1, len(wanting))
-        hosts = ranked((name, domain.hosts[name]) for domain in wanting for name in domain.wanting)
-        self._shares = Shares(map(owner_of, hosts), {one.owner: self._cap(one) for one in wanting})
-        self._shares.deal(self._round_of(len(hosts)))
-        for domain in wanting:
-            domain.deal(self._shares.dealt[domain.owner])
+        active_hosts = [domain for domain in self._domains.values() if domain.active_hosts]
+        self._room = _ROOM // max(1, len(active_hosts))
+        hosts = ranked((name, domain.hosts[name]) for domain in active_hosts for name in domain.active_hosts)
+        self._shares = Shares(map(owner_of, hosts), {one.owner: self._cap(one) for one in active_hosts})
+        self._shares.allocate(self._round_of(len(hosts)))
+        for domain in active_hosts:
+            domain.allocate(self._shares.allocated[domain.owner])
             self._enable(domain.begin())
 
     def _round_of(self, waiting: int) -> int:
@@ -290,11 +290,11 @@ class Order:
         first hosts of a crawl would leave them nothing.
         """
         left = self.budget - self.spent
-        return left - max(0, left - waiting) // 2 if self._scope.is_open or self._unmet else left
+        return left - max(0, left - waiting) // 2 if self._scope.is_open or self._unseen_hosts else left
 
     def _cap(self, domain: Domain) -> int:
         """Returns the requests that a domain can make use of in a round at most."""
-        if self._scope.is_open or domain.owner in self._unmet:
+        if self._scope.is_open or domain.owner in self._unseen_hosts:
             return domain.left
         return min(domain.left, sum(queue.left for queue in domain.hosts.values()))
 
@@ -307,18 +307,18 @@ class Order:
         if domain.is_open:
             return
         self._hand_over(domain.found)
-        if domain.wanting:
+        if domain.active_hosts:
             self._enable(domain.begin())
             return
         for owner in self._shares.finish(domain.owner, domain.used):
             richer = self._domains[owner]
-            self._enable(richer.deal(self._shares.dealt[owner] - richer.dealt))
+            self._enable(richer.allocate(self._shares.allocated[owner] - richer.allocated))
 
     def _enable(self, hosts: Iterable[str]) -> None:
         for host in hosts:
-            if host not in self._able:
-                self._able.add(host)
-                self._news.append(host)
+            if host not in self._available:
+                self._available.add(host)
+                self._newly_available.append(host)
 
 
 def _by_owner(hosts: Iterable[str], partitions: int, number: int) -> dict[int, set[str]]:

@@ -141,7 +141,7 @@ def aged(crawled, tmp_path):
 
 def kept(store, keep=1, days=0, now=None):
     found = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
-    return {one.version: one.kept for one in found}
+    return {one.version: one.keep_reason for one in found}
 
 
 def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, crawled, capsys):

@@ -129,7 +129,7 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
         def outage():
             wait_until(lambda: len(site.requests) >= 8)
             away(s3)
-            wait_until(lambda: len(site.requests) >= 50 and "does not take captures" in caplog.text)
+            wait_until(lambda: len(site.requests) >= 50 and "does not accept captures" in caplog.text)
             s3.faults.calm()
 
         thread = threading.Thread(target=outage)
@@ -140,8 +140,8 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
     assert logged(segment) == logged(whole)
     assert segment.verify() == []
     alerts = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert any("does not take captures" in one and f"the store {folder}" in one and "room for" in one for one in alerts)
-    assert any("has taken all that waited" in one for one in alerts)
+    assert any("does not accept captures" in one and f"the store {folder}" in one and "space for" in one for one in alerts)
+    assert any("has accepted all buffered captures" in one for one in alerts)
     assert segment.record.metrics["store_outages"] >= 1
     assert segment.record.metrics["buffered_bytes"] > 0
 
@@ -218,7 +218,7 @@ def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=40)
         assert process.returncode != 0
-        assert b"has not taken the last captures" in said
+        assert b"has not accepted the last captures" in said
         before = len(site.requests)
         s3.faults.calm()
         resumed = cycle.fetch(folder, config)

@@ -11,7 +11,7 @@ from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.frontier.queues import HostPlan
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
@@ -43,23 +43,23 @@ class Web:
 def order_of(web, scope=("*.a.test", "*.b.test", "c.test"), plans=None, known=(), **caps):
     config = CrawlConfig(**{"delay_s": 1.0, "partitions": 1, "max_depth": 50, "max_pages": 1000, **caps})
     start = [Candidate(url, 0, seed=True) for url in web.seeds]
-    return Order(config, 0, config.max_pages, Scope(scope), start, plans, frozenset(known))
+    return UrlOrder(config, 0, config.max_pages, Scope(scope), start, plans, frozenset(known))
 
 
 def crawl(web, order, pick):
     """Tries URLs until none is left; `pick` says whose turn it is, among hosts to begin and answers under way."""
-    able, flying, tried = [], [], defaultdict(list)
+    available, in_flight, tried = [], [], defaultdict(list)
     while True:
-        able += order.ready()
-        if not able and not flying:
+        available += order.newly_available()
+        if not available and not in_flight:
             return dict(tried)
-        turn = pick(len(able) + len(flying))
-        if turn < len(able):
-            candidate = order.take(able.pop(turn))
+        turn = pick(len(available) + len(in_flight))
+        if turn < len(available):
+            candidate = order.take(available.pop(turn))
             assert candidate is not None
-            flying.append(candidate)
+            in_flight.append(candidate)
             continue
-        candidate = flying.pop(turn - len(able))
+        candidate = in_flight.pop(turn - len(available))
         tried[authority(candidate.url)].append((candidate.url, candidate.depth, candidate.via))
         order.note(candidate, web.answer(candidate))
 
@@ -132,7 +132,7 @@ def tried(web, order, answers=lambda host: True):
     """Tries URLs until none is left, or only those of hosts that do not answer; returns how many of each host."""
     silent = {}
     counts = Counter()
-    while hosts := order.ready():
+    while hosts := order.newly_available():
         for host in hosts:
             candidate = order.take(host)
             if not answers(host):
@@ -217,7 +217,7 @@ def test_a_site_with_links_without_end_takes_bounded_room():
         waiting, _ = order.waiting
         # Some times the requests that are left, and what 32 MiB hold of links to the other host.
         assert waiting < 2 * (8 * 30 + 4) + (32 << 20) / 900
-    assert order.let_go > 15_000
+    assert order.dropped > 15_000
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -228,24 +228,24 @@ def test_a_cap_that_is_lowered_under_way_binds_its_host_and_ends_no_other(seed, 
     policy = Policy(path=str(tmp_path / "hosts.toml"))
     config = CrawlConfig(delay_s=1.0, partitions=1, max_depth=50, max_pages=1000)
     start = [Candidate(url, 0, seed=True) for url in web.urls[::3]]
-    order = Order(config, 0, 1000, Scope(("*.a.test", "*.b.test", "c.test")), start, policy=policy)
-    able, flying, asked, step, moment = set(order.able), [], Counter(), 0, draw.randint(0, 40)
-    while able or flying:
+    order = UrlOrder(config, 0, 1000, Scope(("*.a.test", "*.b.test", "c.test")), start, policy=policy)
+    available, in_flight, asked, step, moment = set(order.available), [], Counter(), 0, draw.randint(0, 40)
+    while available or in_flight:
         if step == moment:
-            before, at_work = asked.copy(), {authority(one.url) for one in flying}
+            before, at_work = asked.copy(), {authority(one.url) for one in in_flight}
             (tmp_path / "hosts.toml").write_text('[hosts."x.a.test"]\nmax_pages = 5\n[hosts."c.test"]\nmax_pages = 1\n')
             policy.look()
             order.lower_caps()
         step += 1
-        if able and (not flying or draw.random() < 0.5):
-            candidate = order.take(able.pop())
-            flying += [candidate] if candidate else []
-        elif flying:
-            candidate = flying.pop(draw.randrange(len(flying)))
+        if available and (not in_flight or draw.random() < 0.5):
+            candidate = order.take(available.pop())
+            in_flight += [candidate] if candidate else []
+        elif in_flight:
+            candidate = in_flight.pop(draw.randrange(len(in_flight)))
             outcome = web.answer(candidate)
             asked[authority(candidate.url)] += outcome.requested
             order.note(candidate, outcome)
-        able |= set(order.ready())
+        available |= set(order.newly_available())
     assert step > moment
     for host, cap in {"x.a.test": 5, "c.test": 1}.items():
         assert asked[host] <= max(cap, before[host] + (host in at_work))

@@ -10,8 +10,8 @@ from tasks.formats.web.domain import link
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.order import Order
-from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler, Visit
+from tasks.stages.crawl.frontier.order import UrlOrder
+from tasks.stages.crawl.frontier.scheduler import WAITING, Scheduler, VisitResult
 from tasks.stages.crawl.hosts.politeness import Politeness
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import RETRY, SUCCESS, Outcome
@@ -65,7 +65,7 @@ class Web:
     async def crawl(self, loop, concurrency=16, deadline_s=100_000.0, **settings):
         config = CrawlConfig(delay_s=1.0, partitions=1, max_pages=100_000, **settings)
         start = [Candidate(f"http://{host}/0", 0, seed=True) for host in self.latency]
-        order = Order(config, 0, config.max_pages, Scope(list(self.latency)), start)
+        order = UrlOrder(config, 0, config.max_pages, Scope(list(self.latency)), start)
         politeness = Politeness(config)
         tries = {}
 
@@ -84,13 +84,13 @@ class Web:
                 politeness.failed(host, None)
                 tries[url] = tries.get(url, 0) + 1
                 if tries[url] < 3:
-                    return Visit.AGAIN
+                    return VisitResult.AGAIN
                 outcome = outcome._replace(status=RETRY, outlinks=())
             else:
                 politeness.succeeded(host)
                 self.times[host.authority].append(loop.time())
             order.note(candidate, outcome)
-            return Visit.DONE
+            return VisitResult.DONE
 
         scheduler = Scheduler(
             order,

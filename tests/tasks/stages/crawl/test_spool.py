@@ -145,12 +145,12 @@ def test_while_the_store_is_away_captures_wait_and_the_log_says_where_and_how_ma
     attempt.capture(1, 2, 3, 4, 5, 6)
     wait_for(lambda: attempt.spool.outages)
     alert = next(record for record in caplog.records if record.levelname == "WARNING")
-    for said in ("does not take captures", "connection refused", store.root, str(attempt.output.scratch), "room for"):
+    for said in ("does not accept captures", "connection refused", store.root, str(attempt.output.scratch), "space for"):
         assert said in alert.message
     assert "MB not stored yet" in attempt.segment.buffered
     store.error = None
     attempt.close()
-    assert [record.levelname for record in caplog.records if "has taken all that waited" in record.message] == [
+    assert [record.levelname for record in caplog.records if "has accepted all buffered captures" in record.message] == [
         "WARNING"
     ]
     assert attempt.stored() == [1, 2, 3, 4, 5, 6]
@@ -178,11 +178,11 @@ def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_u
     attempt.capture(1, 2)
     time.sleep(0.1)
     for _ in range(3):
-        asyncio.run(attempt.segment.room())
-    assert caplog.text.count("does not take captures (no answer for 0 s)") == 1
+        asyncio.run(attempt.segment.wait_for_space())
+    assert caplog.text.count("does not accept captures (no answer for 0 s)") == 1
     answer.set()
     attempt.close()
-    assert "has taken all that waited" in caplog.text
+    assert "has accepted all buffered captures" in caplog.text
     assert attempt.spool.outages == 1
     assert attempt.stored() == [1, 2]
 
@@ -215,7 +215,7 @@ def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
         while True:
             try:
                 async with asyncio.timeout(0.3):
-                    await attempt.segment.room()
+                    await attempt.segment.wait_for_space()
             except TimeoutError:
                 break
             attempt.capture(number, size=100_000)
@@ -223,7 +223,7 @@ def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
         assert 8 <= number <= 14
         # The answer that was let in last, and the logs, may go beyond.
         assert attempt.spool.buffered_bytes <= CONFIG.buffer_bytes + 150_000
-        waiting = [asyncio.ensure_future(attempt.segment.room()) for _ in range(3)]
+        waiting = [asyncio.ensure_future(attempt.segment.wait_for_space()) for _ in range(3)]
         await asyncio.sleep(0.05)
         assert not any(one.done() for one in waiting)
         store.error = None
@@ -254,10 +254,10 @@ def test_a_store_that_refuses_ends_the_task_and_the_message_says_where_the_captu
     with contextlib.suppress(StoreError):  # told at once if the thread is quick
         attempt.capture(1, 2)
     store.error = StoreError("no right to write x", "grant it")
-    with pytest.raises(StoreError, match=r"no right to write x; captures not stored yet: .*room for.* Grant it"):
+    with pytest.raises(StoreError, match=r"no right to write x; captures not stored yet: .*space for.* Grant it"):
         attempt.close()
     with pytest.raises(StoreError):
-        asyncio.run(attempt.segment.room())
+        asyncio.run(attempt.segment.wait_for_space())
     assert len(files_in(attempt.output, MANIFEST)) == 1
     store.error = None
     again = Attempt(store)
@@ -272,7 +272,7 @@ def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from
     wait_for(lambda: not first.spool.buffered_bytes)
     store.error = TransientError("away")
     first.capture(3, 4, 5, 6)
-    with pytest.raises(TransientError, match=r"has not taken the last captures: .* MB in /"):
+    with pytest.raises(TransientError, match=r"has not accepted the last captures: .* MB in /"):
         first.close(0.2)
     second = Attempt(store)
     assert len(second.held) == 6
