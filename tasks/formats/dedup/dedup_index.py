@@ -165,8 +165,8 @@ class DedupIndex:
             ) from error
         parts = {part.artifact: part for part in manifest.parts if part.content}
         folders = {address: _part_folder(artifact, part) for address, part in parts.items()}
-        of_parts = (folders[part.artifact] if part.content else artifact.folder for part in manifest.parts)
-        return cls(manifest, tuple(of_parts), artifact.store)
+        part_folders = (folders[part.artifact] if part.content else artifact.folder for part in manifest.parts)
+        return cls(manifest, tuple(part_folders), artifact.store)
 
     @property
     def count(self) -> int:
@@ -315,9 +315,8 @@ def returned_copies(index: DedupIndex, taken_down: pa.Array, takedowns: Tombston
         number: number of the part.
     """
     copies = index.copies(number)
-    orphans = pc.or_(
-        pc.is_null(copies.column("duplicate_of")), pc.is_in(copies.column("duplicate_of"), value_set=taken_down)
-    )
+    keepers = copies.column("duplicate_of")
+    orphans = pc.or_(pc.is_null(keepers), pc.is_in(keepers, value_set=taken_down))
     selected: NDArray[np.bool_] = orphans.to_numpy()
     if takedowns:
         selected = selected & ~takedowns.mask(copies)

@@ -47,20 +47,18 @@ def choose(texts: NDArray[np.int64], pairs: NDArray[np.int64], jaccard: NDArray[
         A choice in which the keeper of each dropped document is the most preferred kept one that it duplicates.
     """
     linked = _linked_texts(pairs, jaccard)
-    kept_positions: dict[int, int] = {}
+    kept: dict[int, int] = {}
     keeper = np.arange(len(texts), dtype=np.int64)
     similarity = np.ones(len(texts), dtype=np.float32)
     for position, text in enumerate(texts.tolist()):
-        if text in kept_positions:
-            keeper[position] = kept_positions[text]
+        if text in kept:
+            keeper[position] = kept[text]
             continue
-        candidates = [
-            (kept_positions[other], share) for other, share in linked.get(text, ()) if other in kept_positions
-        ]
+        candidates = [(kept[other], share) for other, share in linked.get(text, ()) if other in kept]
         if candidates:
             keeper[position], similarity[position] = min(candidates)
         else:
-            kept_positions[text] = position
+            kept[text] = position
     return Choice(keeper, similarity)
 
 

@@ -237,7 +237,9 @@ def _sizes(counts: Iterable[pa.Table]) -> tuple[SizeBin, ...]:
         np.add.at(documents, power, size * count)
     last = int(np.flatnonzero(clusters).max(initial=0))
     return tuple(
-        SizeBin(first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power]))
+        SizeBin(
+            first=2 ** (power - 1) + 1, last=2**power, clusters=int(clusters[power]), documents=int(documents[power])
+        )
         for power in range(1, last + 1)
     )
 

@@ -258,8 +258,9 @@ def returned_parts(
         engine: executor of the parts.
     """
     numbers = range(index.count)
-    gone = [found for _, found in sorted(engine.map(partial(taken_down_ids, index, takedowns), numbers))]
-    found = sorted(engine.map(partial(returned_copies, index, pa.concat_arrays([id_array([]), *gone]), takedowns), numbers))
+    ids = [found for _, found in sorted(engine.map(partial(taken_down_ids, index, takedowns), numbers))]
+    taken_down = pa.concat_arrays([id_array([]), *ids])
+    found = sorted(engine.map(partial(returned_copies, index, taken_down, takedowns), numbers))
     back = {number: copies for number, copies in found if copies.num_rows}
     if back:
         own = ArtifactFolder(output.store, output.address, output.address.path)
