@@ -61,14 +61,14 @@ class C4Measures(Annotator):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from tasks.filters.counting.columns import one_of
+        from tasks.filters.counting.columns import is_in
 
         lines, words = batch.line_columns, batch.words
-        candidates = words.line_stretches >= self.min_words
+        candidates = words.line_chunks >= self.min_words
         if self.end_marks:
             # Few lines end like a sentence; only those are examined individually.
             bracket = pc.match_substring(lines.stripped, "[").to_numpy(zero_copy_only=False)
-            candidates &= bracket | one_of(lines.stripped_last, _ENDS)
+            candidates &= bracket | is_in(lines.stripped_last, _ENDS)
         fates = np.full(len(lines), _DROPPED, np.int8)
         fates[candidates] = [self._fate(line) for line in lines.stripped.filter(pa.array(candidates)).to_pylist()]
         dropped = np.flatnonzero(fates == _DROPPED)

@@ -35,7 +35,7 @@ class FinewebMeasures(Annotator):
         """
         import numpy as np
 
-        from tasks.filters.counting.columns import one_of
+        from tasks.filters.counting.columns import is_in
         from tasks.filters.counting.words import SENTENCE_ENDS
 
         lines = batch.line_columns
@@ -43,7 +43,7 @@ class FinewebMeasures(Annotator):
         return {
             "words": batch.words.counts,
             "lines": lines.per_document(filled),
-            "sentence_lines": lines.per_document(filled & one_of(lines.last, SENTENCE_ENDS)),
+            "sentence_lines": lines.per_document(filled & is_in(lines.last, SENTENCE_ENDS)),
             "short_lines": lines.per_document(filled & (lines.chars <= self.short)),
             "chars": lines.per_document(lines.chars),
             "repeat_chars": lines.per_document(lines.chars * (filled & lines.repeats)),

@@ -28,11 +28,11 @@ class ProseScore(Annotator):
 
     def measure(self, batch: "DocumentBatch") -> Mapping[str, Any]:
         """Returns `score` in 0..1, rounded to four digits."""
-        from tasks.filters.counting.columns import one_of
+        from tasks.filters.counting.columns import is_in
 
         lines = batch.line_columns
         chars = lines.stripped_chars
-        prose = lines.per_document(chars * one_of(lines.stripped_last, _SENTENCE_ENDS))
+        prose = lines.per_document(chars * is_in(lines.stripped_last, _SENTENCE_ENDS))
         unique = lines.per_document(chars * ~lines.stripped_repeats)
         sums = (values.tolist() for values in (lines.per_document(chars), prose, unique))
         return {"score": [self._score(*row) for row in zip(*sums, strict=True)]}

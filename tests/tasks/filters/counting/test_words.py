@@ -9,8 +9,8 @@ import pytest
 
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
-from tasks.filters.counting.columns import stretches
-from tasks.filters.counting.english import apart, pieces, specials
+from tasks.filters.counting.columns import split_chunks
+from tasks.filters.counting.english import specials, tokenize, tokenize_by_rules
 from tasks.filters.counting.words import Vocabulary
 
 
@@ -47,7 +47,7 @@ from tasks.filters.counting.words import Vocabulary
     ],
 )
 def test_a_stretch_falls_into_words_and_marks(stretch: str, parts: list[str]) -> None:
-    assert pieces(stretch) == parts
+    assert tokenize(stretch) == parts
 
 
 def test_joined_the_pieces_are_the_stretch() -> None:
@@ -55,7 +55,7 @@ def test_joined_the_pieces_are_the_stretch() -> None:
     letters = "abcXYZ019.,;:!?'\"()[]-–—/@#$%&*+<>=_~…’“”äé数😀°"
     for _ in range(5000):
         stretch = "".join(draw.choices(letters, k=draw.randint(1, 12)))
-        assert "".join(pieces(stretch)) == stretch
+        assert "".join(tokenize(stretch)) == stretch
 
 
 MARKS = "…,:;!?()[]<>_#*&'\"”“’«»『。、।§%=—–$€.-+^~/@\\|°²"
@@ -74,7 +74,7 @@ def test_marks_that_come_off_at_once_come_off_as_by_the_rules() -> None:
         stretch = before + draw.choice(cores) + draw.choice(("", "", "", *MARKS, *cores)) + behind
         word = stretch[:-1]
         if not (word.isalpha() and word in specials()):  # a contraction before one mark: a rule of its own
-            assert pieces(stretch) == apart(stretch)
+            assert tokenize(stretch) == tokenize_by_rules(stretch)
 
 
 SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
@@ -83,12 +83,12 @@ SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
 def test_stretches_are_split_at_every_white_space() -> None:
     texts = [f"a{space}b{space}{space}à的😀{space}" for space in SPACES]
     texts += ["", " ", "\u3000", "\n\u2003\n", "âãáà\u2004ÂÃ\u200b\x85x", *("x", "", "y"), "\u2028"]
-    several, found = stretches(pa.array(texts, pa.string()))
+    several, found = split_chunks(pa.array(texts, pa.string()))
     assert several.to_pylist() == [stretch for text in texts for stretch in text.split()]
     assert np.diff(found.documents).tolist() == [len(text.split()) for text in texts]
     assert np.diff(found.lines).tolist() == [len(line.split()) for text in texts for line in text.split("\n")]
     assert np.diff(found.line_starts).tolist() == [len(text.split("\n")) for text in texts]
-    assert stretches(pa.array(["lost", *texts, "lost"]).slice(1, len(texts)))[0].equals(several)
+    assert split_chunks(pa.array(["lost", *texts, "lost"]).slice(1, len(texts)))[0].equals(several)
 
 
 @pytest.mark.parametrize("letters", ["ab.é的😀 \u3000\n\n", "ab\n"])  # with and without white space around lines
@@ -114,7 +114,7 @@ def test_columns_of_lines_say_what_a_look_at_each_line_says(letters: str) -> Non
 
 
 def slowly(text: str) -> list[str]:
-    return [piece for stretch in text.split() for piece in pieces(stretch)]
+    return [piece for stretch in text.split() for piece in tokenize(stretch)]
 
 
 RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
@@ -128,7 +128,7 @@ def test_words_lie_in_their_documents_and_lines() -> None:
     assert np.diff(words.lines).tolist() == [len(slowly(line)) for line in lines]
     assert np.diff(words.line_starts).tolist() == [text.count("\n") + 1 for text in TEXTS]
     assert np.diff(words.ends).tolist() == [len(piece) for text in TEXTS for piece in slowly(text)]
-    assert words.line_stretches.tolist() == [len(line.split()) for line in lines]
+    assert words.line_chunks.tolist() == [len(line.split()) for line in lines]
 
 
 def test_what_is_known_of_words() -> None:
@@ -153,7 +153,7 @@ def test_equal_words_have_equal_ids_whatever_was_met_before(monkeypatch: pytest.
     met.split(pa.array(["quite other words, isn't it?", *reversed(TEXTS)]))
     plainly = [[list(dict.fromkeys(slowly(text))).index(one) for one in slowly(text)] for text in TEXTS]
     assert spelled(met, TEXTS) == spelled(bare, TEXTS) == plainly
-    monkeypatch.setattr("tasks.filters.counting.words._MAX_STRETCHES", 2)
+    monkeypatch.setattr("tasks.filters.counting.words._MAX_CHUNKS", 2)
     assert spelled(met, TEXTS) == plainly
     assert spelled(met, TEXTS[:1]) == plainly[:1]
 
@@ -164,7 +164,7 @@ def test_what_a_batch_has_too_much_of_is_split_alike_and_not_remembered(monkeypa
     monkeypatch.setattr("tasks.filters.counting.words._MAX_NEW", 3)
     assert spelled(vocabulary, [text, *TEXTS]) == ordinary
     assert not vocabulary._numbers
-    assert vocabulary.split(pa.array(["one two"])).known.lengths.tolist() == [3, 3]
+    assert vocabulary.split(pa.array(["one two"])).properties.lengths.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("most", [3, 500_000], ids=["not remembered", "remembered"])
@@ -186,7 +186,7 @@ def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, mos
 def test_tables_are_dropped_when_taking_a_stretch_apart_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary()
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.filters.counting.words.pieces", lambda _: (_ for _ in ()).throw(MemoryError))
+        patched.setattr("tasks.filters.counting.words.tokenize", lambda _: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
             vocabulary.split(pa.array(TEXTS))
     assert spelled(vocabulary, TEXTS) == spelled(Vocabulary(), TEXTS)

@@ -99,23 +99,23 @@ def test_holes_left_by_pruning_are_filled_without_changing_a_score(tmp_path: Pat
 BAD = {
     "empty": ("", 0, r"no line \\data\\"),
     "html": ("<html>\n<body>\n", 2, r"no line \\data\\"),
-    "no counts": (SMALL.replace("ngram 1=5\nngram 2=4\nngram 3=2\n", ""), 3, "the head names 0 orders"),
+    "no counts": (SMALL.replace("ngram 1=5\nngram 2=4\nngram 3=2\n", ""), 3, "the header lists 0 orders"),
     "odd count": (
         SMALL.replace("ngram 2=4", "ngram two=4"),
         3,
-        '"ngram 2=<count>" should stand here, not "ngram two=4"',
+        'expected "ngram 2=<count>", not "ngram two=4"',
     ),
-    "wrong section": (SMALL.replace("\\2-grams", "\\5-grams"), 13, r'\\2-grams: should stand here, not "\\5-grams:"'),
+    "wrong section": (SMALL.replace("\\2-grams", "\\5-grams"), 13, r'expected \\2-grams:, not "\\5-grams:"'),
     "short section": (SMALL.replace("ngram 2=4", "ngram 2=5"), 18, "the line of a 2-gram has 3 or 4 fields, not"),
-    "long section": (SMALL.replace("ngram 2=4", "ngram 2=3"), 17, r'\\3-grams: should stand here, not "-0.9'),
+    "long section": (SMALL.replace("ngram 2=4", "ngram 2=3"), 17, r'expected \\3-grams:, not "-0.9'),
     "cut short": (SMALL[: SMALL.index("-0.11")], 20, "the file ends after 1 of 2 3-grams"),
-    "no end": (SMALL.replace("\\end\\", ""), 23, r"\\end\\ should stand here, not the end of the file"),
+    "no end": (SMALL.replace("\\end\\", ""), 23, r"expected \\end\\, not the end of the file"),
     "no number": (SMALL.replace("-0.9", "O.9"), 17, '"O.9" is not a number'),
     "not a number": (SMALL.replace("-0.9", "nan"), 17, '"nan" is not a number'),
     "bad weight": (SMALL.replace("-0.05", "none"), 14, '"none" is not a number'),
     "probability above one": (SMALL.replace("-0.9", "0.9"), 17, "at most 0, not"),
     "unknown word": (SMALL.replace("sky blue\t", "skye blue\t"), 17, 'the word "skye" is no 1-gram'),
-    "word twice": (SMALL.replace("-0.8\tsky", "-0.8\tblue"), 11, 'the word "blue" is there twice'),
+    "word twice": (SMALL.replace("-0.8\tsky", "-0.8\tblue"), 11, 'the word "blue" occurs twice'),
     "weight at the top": (SMALL.replace("<s> blue sky", "<s> blue sky\t-0.1"), 20, "has 4 fields, not"),
 }
 
@@ -140,7 +140,7 @@ def test_a_file_without_sentence_marks_is_refused(tmp_path: Path) -> None:
 
 def test_an_n_gram_that_is_there_twice_is_named(tmp_path: Path) -> None:
     text = SMALL.replace("ngram 2=4", "ngram 2=5").replace("-0.9\tsky blue", "-0.3\tblue sky\t0\n-0.9\tsky blue")
-    with pytest.raises(InputError, match='the n-gram "blue sky" is there twice'):
+    with pytest.raises(InputError, match='the n-gram "blue sky" occurs twice'):
         load_file(at(tmp_path, text))
 
 
