@@ -1,8 +1,8 @@
 """Consistency of the sections of a recipe: names in one section that must be defined in another.
 
-Checked when a recipe is read, so that a typing error costs no crawl and no pass over the texts. Light, since recipes
-are read at DAG parse time. Each check yields every inconsistency, as "where: what: what to do", and reads only its own
-sections (`READ`), so that it also runs where others are invalid.
+Checked when a recipe is read, so that a typo is found before a crawl or a pass over the corpus. Imports no heavy
+library, because recipes are read at DAG parse time. Each check yields every inconsistency as "field: cause: remedy",
+and reads only its own sections (`READ`), so that it also runs if other sections are invalid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,11 +56,11 @@ READ: Mapping[str, tuple[str, ...]] = {
 class Sections:
     """The sections of a recipe that are checked together; None for a section that is invalid or not relevant.
 
-    `given` names the sections that the recipe sets itself, valid or not; `crawls` is whether documents come from a
-    crawl.
+    `own` has the names of the sections that the recipe sets itself, valid or not. `crawls` is whether documents come
+    from a crawl.
     """
 
-    given: frozenset[str]
+    own: frozenset[str]
     makes: tuple[str, ...]
     crawls: bool
     crawl: CrawlConfig | None = None
@@ -88,17 +88,17 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
         _makes,
         misnamed_sources,
         misplaced_limits,
-        _judged,
-        _grouped,
-        _repeated,
+        _filtered_sources,
+        _pack_columns,
+        _repeats,
         _mixture,
-        _measured,
-        _trained,
-        _ngrams,
+        _measurements,
+        _classifiers,
+        _ngram_models,
         _topics,
-        _categories,
-        _cuts,
-        _chunked,
+        _url_categories,
+        _perplexity_cuts,
+        _chunks,
     ):
         yield from check(sections)
 
@@ -192,15 +192,15 @@ def _trained(sections: Sections) -> Iterator[str]:
 
 
 def _applied(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:
-    """Yields annotators that apply trained classifiers, the setting with the model, and the model."""
+    """Yields (annotator, its setting with the model, the model) for annotators that apply trained classifiers."""
     for name, field in (("classifier", "models"), ("topic", "model"), ("quality", "model")):
         if name in annotate.use:
             models = annotate.settings[name][field]
             yield from ((name, field, model) for model in ([models] if isinstance(models, str) else models) if model)
 
 
-def _ngrams(sections: Sections) -> Iterator[str]:
-    """Checks that n-gram models are trained or come from a file, and that one applies to the documents."""
+def _ngram_models(sections: Sections) -> Iterator[str]:
+    """Checks that n-gram models are trained or read from a file, and that one applies to the documents."""
     annotate, perplexity = sections.annotate, sections.perplexity
     if annotate is None or perplexity is None:
         return
@@ -210,17 +210,17 @@ def _ngrams(sections: Sections) -> Iterator[str]:
     if not languages:
         yield (
             "annotate.use: perplexity has no model: add [[perplexity.references]], set "
-            "annotate.settings.perplexity.file, or take perplexity out of annotate.use"
+            "annotate.settings.perplexity.file, or remove perplexity from annotate.use"
         )
     elif "language" not in annotate.use and ANY_LANGUAGE not in languages:
         yield (
-            f"annotate.use: perplexity has models of {', '.join(languages)} alone, and the language of documents "
-            f'is not measured: put language before perplexity, or give a reference the language "{ANY_LANGUAGE}"'
+            f"annotate.use: perplexity only has models for {', '.join(languages)}, but the language of documents "
+            f'is not measured: add language before perplexity, or give a reference the language "{ANY_LANGUAGE}"'
         )
 
 
 def _limited(sections: Sections, name: str) -> tuple[AnnotateConfig, ConsolidateConfig] | None:
-    """Returns the two sections of a filter if it and its annotator are in use, else None."""
+    """Returns the sections with the settings of a filter if it and its annotator are in use, else None."""
     if sections.annotate is None or sections.consolidate is None:
         return None
     if name not in sections.consolidate.filters or name not in sections.annotate.use:
@@ -234,29 +234,30 @@ def _topics(sections: Sections) -> Iterator[str]:
         return
     annotate, consolidate = both
     name = annotate.settings["topic"]["model"]
-    for model in (trained for trained in sections.classifiers.train if trained.name == name):
-        yield from _named("topic.drop", consolidate, model.labels, f'the model "{name}" has no label')
+    for model in (model for model in sections.classifiers.train if model.name == name):
+        yield from _names_in_limit("topic.drop", consolidate, model.labels, f'the model "{name}" has no label')
 
 
-def _categories(sections: Sections) -> Iterator[str]:
-    """Checks that the URL categories in limits are on a list."""
+def _url_categories(sections: Sections) -> Iterator[str]:
+    """Checks that there is a list for each URL category in limits."""
     if (both := _limited(sections, "url_blocklist")) is None:
         return
     annotate, consolidate = both
-    known = _listed(annotate.settings["url_blocklist"])
-    yield from _named("url_blocklist.categories", consolidate, known, "annotate.settings.url_blocklist has no list of")
+    categories = _listed_categories(annotate.settings["url_blocklist"])
+    problem = "annotate.settings.url_blocklist has no list of"
+    yield from _names_in_limit("url_blocklist.categories", consolidate, categories, problem)
 
 
-def _listed(lists: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Returns the categories that URLs may have; None where they are determined by folders alone."""
+def _listed_categories(lists: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Returns the categories that URLs may have; None if the folders of lists determine them."""
     if lists["folders"] and lists["categories"] is None:
         return None
     banned = ["banned_word"] if lists["banned_words"] else []
     return (*lists["files"], *(lists["categories"] or ()), *banned)
 
 
-def _cuts(sections: Sections) -> Iterator[str]:
-    """Checks that there are cut points for the buckets in limits."""
+def _perplexity_cuts(sections: Sections) -> Iterator[str]:
+    """Checks that there are cut points if limits drop perplexity buckets."""
     if (both := _limited(sections, "perplexity")) is None:
         return
     annotate, consolidate = both
@@ -266,26 +267,27 @@ def _cuts(sections: Sections) -> Iterator[str]:
             yield f"{at}.drop_buckets: a model from a file has no cut points: set annotate.settings.perplexity.cuts"
 
 
-def _chunked(sections: Sections) -> Iterator[str]:
-    """Checks that chunks are cut that become examples."""
+def _chunks(sections: Sections) -> Iterator[str]:
+    """Checks that the recipe cuts chunks if examples are made from its own chunks."""
     if sections.examples is None or not sections.examples.own_chunks:
         return
-    made = "tokens" in sections.makes
-    if not made or (sections.chunks and not sections.chunks.enabled):
+    if "tokens" not in sections.makes or (sections.chunks and not sections.chunks.enabled):
         yield (
             "examples.chunks: the recipe cuts no chunks: set [chunks] enabled = true, or name those of another version "
             "in examples.chunks.of"
         )
 
 
-def _named(limit: str, consolidate: ConsolidateConfig, known: tuple[str, ...] | None, misses: str) -> Iterator[str]:
-    """Checks the names in a limit, given as "filter.field", where the valid names are known."""
+def _names_in_limit(
+    limit: str, consolidate: ConsolidateConfig, valid: tuple[str, ...] | None, problem: str
+) -> Iterator[str]:
+    """Checks the names in a limit, given as "filter.field"; yields nothing if `valid` is None."""
     name, _, field = limit.partition(".")
     for at, limited, limits in consolidate.tables():
         for entry in (limits.get(field) or ()) if limited == name else ():
-            if known is not None and entry not in known:
-                remedy = nearest(entry, known) if known else "there is none at all"
-                yield f'{at}.{field}: {misses} "{entry}": {remedy}'
+            if valid is not None and entry not in valid:
+                remedy = nearest(entry, valid) if valid else "there is none at all"
+                yield f'{at}.{field}: {problem} "{entry}": {remedy}'
 
 
 def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
@@ -293,23 +295,23 @@ def sources_of(crawls: bool, extract: ExtractConfig) -> tuple[str, ...]:
     return (*([WEB] if crawls else []), *(source.name for source in extract.files))
 
 
-def with_sources(crawls: bool, extract: ExtractConfig, given: ConsolidateConfig) -> ConsolidateConfig:
-    """Returns the settings of consolidate with the kinds of the recipe's sources, and those judged by default.
+def with_sources(crawls: bool, extract: ExtractConfig, config: ConsolidateConfig) -> ConsolidateConfig:
+    """Returns the settings of consolidate with the kinds of the recipe's sources, and with default `sources` if unset.
 
     Raises:
-        ValueError: the settings name other kinds.
+        ValueError: the settings contain other kinds.
     """
     kinds = {**({WEB: WEB} if crawls else {}), **{source.name: source.kind for source in extract.files}}
-    if given.kinds not in ({}, kinds):
+    if config.kinds not in ({}, kinds):
         raise ValueError("consolidate.kinds is filled in from [extract]: leave it out")
-    filled = given.model_copy(update={"kinds": kinds})
-    if "sources" in given.model_fields_set:
-        return filled
-    return filled.model_copy(update={"sources": filled.judged_by_default()})
+    completed = config.model_copy(update={"kinds": kinds})
+    if "sources" in config.model_fields_set:
+        return completed
+    return completed.model_copy(update={"sources": completed.judged_by_default()})
 
 
 def misplaced_limits(sections: Sections) -> Iterator[str]:
-    """Yields limits of sources that the recipe does not have, or that no filter judges, and of unknown kinds."""
+    """Yields limits for sources that the recipe does not have or does not filter, and for unknown kinds."""
     if sections.extract and sections.consolidate and sections.consolidate.kinds:
         yield from sections.consolidate.misplaced_limits(all_kinds())
 
@@ -320,56 +322,58 @@ def all_kinds() -> list[str]:
 
 
 def misnamed_sources(sections: Sections) -> Iterator[str]:
-    """Yields every named source, or value that a mixture weights, that the recipe does not have."""
+    """Yields names of sources, and of values that a mixture weights, that the recipe does not have."""
     if sections.extract is None:
         return
-    known = sources_of(sections.crawls, sections.extract)
-    for at, name in _named_sources(sections) if known else ():  # without any, [extract] reports it
-        if name not in known:
-            yield f'{at}: the recipe has no source "{name}": {nearest(name, known)}'
-    encoded = (*known, *(files.name for files in sections.encode.token_files)) if sections.encode else known
-    for at, name in _measured_sources(sections) if known else ():
+    sources = sources_of(sections.crawls, sections.extract)
+    if not sources:  # reported by the checks of [extract]
+        return
+    for at, name in _source_names(sections):
+        if name not in sources:
+            yield f'{at}: the recipe has no source "{name}": {nearest(name, sources)}'
+    encoded = (*sources, *(files.name for files in sections.encode.token_files)) if sections.encode else sources
+    for at, name in _heldout_names(sections):
         if name not in encoded:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, encoded)}'
-    yield from _guarded(sections, encoded) if known else ()
-    by, mixed = sections.pack.by if sections.pack else SOURCE, _weighted(sections, encoded)
-    for at, name in _weighted_names(sections) if known else ():
-        if mixed and name not in mixed:
-            what = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
-            yield f'{at}: {what} "{name}": {nearest(name, mixed)}'
+    yield from _guarded(sections, encoded)
+    by, values = sections.pack.by if sections.pack else SOURCE, _mixture_values(sections, encoded)
+    for at, name in _mixture_names(sections):
+        if values and name not in values:
+            problem = "the recipe has no source" if by == SOURCE else f"{by}, which [pack] groups by, has no value"
+            yield f'{at}: {problem} "{name}": {nearest(name, values)}'
 
 
 def _guarded(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
-    """Checks that what a new champion must not lose is a source or a task."""
+    """Checks that each name in `promote.guarded` is a source or a task."""
     if sections.promote is None or sections.evaluate is None:
         return
-    known = (*sources, *(task.name for task in sections.evaluate.tasks))
+    valid = (*sources, *(task.name for task in sections.evaluate.tasks))
     for name in sections.promote.guarded:
-        if name not in known:
-            yield f'promote.guarded: the recipe has no source and no task "{name}": {nearest(name, known)}'
+        if name not in valid:
+            yield f'promote.guarded: the recipe has no source and no task "{name}": {nearest(name, valid)}'
 
 
-def _named_sources(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every named source, after the dotted path of its field."""
+def _source_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields (dotted path of the field, name) for every name of a source of documents."""
     if sections.consolidate:
         for field, names in (
             ("sources", sections.consolidate.sources or ()),
             ("trusted", sections.consolidate.trusted),
         ):
             yield from ((f"consolidate.{field}", name) for name in names)
-    for number, one in enumerate(sections.classifiers.train if sections.classifiers else ()):
-        for name in one.crawl.sources if one.crawl else ():
+    for number, model in enumerate(sections.classifiers.train if sections.classifiers else ()):
+        for name in model.crawl.sources if model.crawl else ():
             yield f"classifiers.train.{number}.crawl.sources", name
-    yield from _named_for_texts(sections)
+    yield from _text_source_names(sections)
 
 
-def _named_for_texts(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields those in sections that read texts of single sources."""
+def _text_source_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields those in sections of stages that read the text of some sources."""
     if sections.perplexity:
         for number, reference in enumerate(sections.perplexity.references):
             if reference.kind == "documents":
                 yield f"perplexity.references.{number}.name", reference.name
-        if sections.perplexity.cut_source not in ("", WEB):  # a recipe that does not crawl has the default too
+        if sections.perplexity.cut_source not in ("", WEB):  # WEB is the default, also without a crawl
             yield "perplexity.cut_source", sections.perplexity.cut_source
     if sections.tokenizer:
         yield from (("tokenizer.weights", name) for name in sections.tokenizer.weights)
@@ -379,15 +383,15 @@ def _named_for_texts(sections: Sections) -> Iterator[tuple[str, str]]:
         yield from (("examples.chunks.sources", name) for name in sections.examples.chunks.sources)
 
 
-def _measured_sources(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every source whose held-out text counts, after the dotted path of its field."""
+def _heldout_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields (dotted path of the field, name) for every source on whose held-out text canaries are scored."""
     if sections.canary:
         yield from (("canary.target", name) for name in sections.canary.target)
         yield from (("canary.guarded", name) for name in sections.canary.guarded)
 
 
-def _weighted(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the names that mixtures can weight; empty where only the documents know them."""
+def _mixture_values(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the values that mixtures can weight; () if they depend on the documents."""
     if sections.pack is None or sections.pack.by == SOURCE:
         return sources
     if sections.pack.by != "tier" or sections.encode is None:
@@ -395,8 +399,8 @@ def _weighted(sections: Sections, sources: tuple[str, ...]) -> tuple[str, ...]:
     return (GOLD, SILVER, *([UNKNOWN] if sections.encode.token_files else []))
 
 
-def _weighted_names(sections: Sections) -> Iterator[tuple[str, str]]:
-    """Yields every name in a mixture, after the dotted path of its field."""
+def _mixture_names(sections: Sections) -> Iterator[tuple[str, str]]:
+    """Yields (dotted path of the field, name) for every name in a mixture."""
     if sections.canary:
         yield from (("canary.current", name) for name in sections.canary.current)
     if sections.train:

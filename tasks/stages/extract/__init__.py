@@ -1,4 +1,4 @@
-"""Stage extract: captures of WARC files and local files -> documents, or the reasons why not."""
+"""Stage extract: extracts documents from captures in WARC files and from local files, or rejects them with a reason."""
 
 from tasks.core.stage_spec import Input, PreviousInput, StageSpec, Takedowns
 from tasks.stages.extract.config import ExtractConfig

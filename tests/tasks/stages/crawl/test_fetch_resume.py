@@ -140,7 +140,9 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
     assert logged(segment) == logged(whole)
     assert segment.verify() == []
     alerts = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert any("does not accept captures" in one and f"the store {folder}" in one and "space for" in one for one in alerts)
+    assert any(
+        "does not accept captures" in one and f"the store {folder}" in one and "space for" in one for one in alerts
+    )
     assert any("has accepted all buffered captures" in one for one in alerts)
     assert segment.record.metrics["store_outages"] >= 1
     assert segment.record.metrics["buffered_bytes"] > 0

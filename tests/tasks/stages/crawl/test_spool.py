@@ -145,14 +145,20 @@ def test_while_the_store_is_away_captures_wait_and_the_log_says_where_and_how_ma
     attempt.capture(1, 2, 3, 4, 5, 6)
     wait_for(lambda: attempt.spool.outages)
     alert = next(record for record in caplog.records if record.levelname == "WARNING")
-    for said in ("does not accept captures", "connection refused", store.root, str(attempt.output.scratch), "space for"):
+    for said in (
+        "does not accept captures",
+        "connection refused",
+        store.root,
+        str(attempt.output.scratch),
+        "space for",
+    ):
         assert said in alert.message
     assert "MB not stored yet" in attempt.segment.buffered
     store.error = None
     attempt.close()
-    assert [record.levelname for record in caplog.records if "has accepted all buffered captures" in record.message] == [
-        "WARNING"
-    ]
+    assert [
+        record.levelname for record in caplog.records if "has accepted all buffered captures" in record.message
+    ] == ["WARNING"]
     assert attempt.stored() == [1, 2, 3, 4, 5, 6]
     figures = attempt.segment.metrics()
     assert figures["store_outages"] == 1

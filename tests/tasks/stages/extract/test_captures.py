@@ -245,7 +245,7 @@ def test_real_files_good_and_broken_give_documents_or_reasons(
 def test_damage_is_told_with_its_file_and_place(warc: Make, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "sluice.extract"):
         _, damage = rows(warc() + b"no record")
-    assert "x.warc.gz: warc_damaged at byte 0 or behind it" in caplog.text
+    assert "x.warc.gz: warc_damaged at or after byte 0" in caplog.text
     assert (damage.url, damage.damaged) == ("x.warc.gz#0", True)
 
 

@@ -48,8 +48,8 @@ def test_navigation_and_comments_are_left_out_and_layout_is_kept() -> None:
         "<figure><img src=x alt=Drawing><figcaption>A drawing</figcaption></figure>"
         "<div class=related-posts><p>Read this one too</p></div><footer>Imprint</footer></body></html>"
     )
-    assert page.about.title == "The harbour"
-    assert page.about.language == "en-GB"
+    assert page.metadata.title == "The harbour"
+    assert page.metadata.language == "en-GB"
     assert "def f():\n    return 1" in page.text
     assert page.text.count("The harbour was quiet") == 3
     assert "Home" not in page.text
