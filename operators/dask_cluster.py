@@ -16,7 +16,7 @@ from operators.dask.manifests import autoscaler_manifest, cluster_manifest, name
 from operators.links import DaskLink
 from operators.runs import fails_at_once
 from tasks.core.engine import status_path
-from tasks.run.place import DaskPods, filled
+from tasks.run.place import DaskPods, expand_env
 from tasks.run.recipe import Recipe, find_recipe
 
 log = logging.getLogger("sluice.dask")

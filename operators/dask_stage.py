@@ -16,7 +16,7 @@ from operators.links import DaskLink
 from operators.recipes import outlets_of
 from operators.stage import StageOperator
 from tasks.core.errors import SluiceError
-from tasks.run.place import filled
+from tasks.run.place import expand_env
 from tasks.run.recipe import Recipe, find_recipe
 
 ADDRESS = "SLUICE_DASK"

@@ -128,7 +128,7 @@ class TakedownOperator(StageOperator):
 
 def tracking_of(recipe: Recipe, context: Any) -> Any:
     """Returns where MLflow records this task's run: under one parent run per DAG run."""
-    from tasks.run.place import filled
+    from tasks.run.place import expand_env
     from tasks.run.tracking import TrackingContext
 
     instance = context["ti"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.errors import RecipeError
-from tasks.run.place import DaskPods, expand_all, filled
+from tasks.run.place import DaskPods, expand_all, expand_env
 from tasks.run.recipe import Recipe
 
 Object = dict[str, Any]

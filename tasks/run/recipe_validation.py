@@ -104,77 +104,78 @@ def inconsistencies(sections: Sections) -> Iterator[str]:
 
 
 def _makes(sections: Sections) -> Iterator[str]:
-    """Checks that the assets that an asset is made from are made too."""
-    if not sections.makes and not {"examples", "finetune"} <= sections.given:
+    """Checks that the recipe makes something, and that it also makes the assets that its assets require."""
+    if not sections.makes and not {"examples", "finetune"} <= sections.own:
         yield (
-            "the recipe makes nothing: give it a section, such as [crawl], [[extract.files]] or [train], or say what "
-            "in makes; or give it [examples] and [finetune]"
+            "the recipe makes nothing: add a section, such as [crawl], [[extract.files]] or [train], or set makes; or "
+            "add [examples] and [finetune]"
         )
     for asset in sections.makes:
         for needed in NEEDS[asset]:
             if needed not in sections.makes:
                 yield f'makes: "{asset}" is made from "{needed}": add it'
-    if "warc" in sections.makes and "crawl" not in sections.given:
+    if "warc" in sections.makes and "crawl" not in sections.own:
         yield 'makes: "warc" needs a section [crawl]: add it'
 
 
-def _grouped(sections: Sections) -> Iterator[str]:
+def _pack_columns(sections: Sections) -> Iterator[str]:
     """Checks that sequences are grouped by a column that the shards have."""
     if sections.encode is None or sections.pack is None:
         return
-    by, known = sections.pack.by, (SOURCE, *sections.encode.columns)
-    if by not in known:
-        yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or name one of {", ".join(known)}'
+    by, columns = sections.pack.by, (SOURCE, *sections.encode.columns)
+    if by not in columns:
+        names = ", ".join(columns)
+        yield f'pack.by: the shards have no column "{by}": add it to encode.columns, or choose from {names}'
 
 
-def _repeated(sections: Sections) -> Iterator[str]:
-    """Checks that what long repeats are found in is made, and that they are looked for where they are left out."""
+def _repeats(sections: Sections) -> Iterator[str]:
+    """Checks that suffix arrays are made if long repeats are searched, and repeats searched if pack leaves them out."""
     spans, repeats, pack = sections.spans, sections.repeats, sections.pack
     if repeats and spans and repeats.enabled and not spans.enabled:
-        yield "repeats: they are looked for in the suffix arrays of [spans]: set [spans] enabled = true"
+        yield "repeats: they are searched in the suffix arrays of [spans]: set [spans] enabled = true"
     if pack and repeats and pack.leave_out_repeats and not repeats.enabled:
-        yield "pack.leave_out_repeats: no repeats are looked for: set [repeats] enabled = true"
+        yield "pack.leave_out_repeats: repeats are not searched: set [repeats] enabled = true"
 
 
-def _judged(sections: Sections) -> Iterator[str]:
-    """Checks that filters judge at least one source."""
+def _filtered_sources(sections: Sections) -> Iterator[str]:
+    """Checks that filters apply to at least one source."""
     if sections.extract is None or sections.consolidate is None:
         return
-    known = sources_of(sections.crawls, sections.extract)
+    names = sources_of(sections.crawls, sections.extract)
     sources, trusted = sections.consolidate.sources, sections.consolidate.trusted
     for name in trusted:
         if name in (sources or ()):
             yield (
-                f'consolidate.trusted: "{name}" is in consolidate.sources, too, which filters judge: take it out '
-                "of one of the two"
+                f'consolidate.trusted: "{name}" is also in consolidate.sources, to which filters apply: remove it from '
+                "one of the two"
             )
-    if set(known) - set(trusted) and sections.consolidate.filters and sources == ():
+    if set(names) - set(trusted) and sections.consolidate.filters and sources == ():
         yield (
-            f"consolidate.sources names no source, so the filters would judge nothing: name some of "
-            f"{', '.join(known)}, or set consolidate.filters = []"
+            f"consolidate.sources is empty, so the filters would apply to nothing: choose from {', '.join(names)}, or "
+            "set consolidate.filters = []"
         )
 
 
 def _mixture(sections: Sections) -> Iterator[str]:
-    """Checks that not both the canaries and the recipe determine the mixture."""
+    """Checks that the mixture is determined either by canaries or by the recipe, not by both."""
     if sections.train and sections.train.mixture and "mixture" in sections.makes:
-        yield "train.mixture: the canaries decide on the mixture: write it as canary.current, or leave out [canary]"
+        yield "train.mixture: the canaries decide the mixture: write it as canary.current, or remove [canary]"
 
 
-def _measured(sections: Sections) -> Iterator[str]:
-    """Checks that `consolidate` and `dedup` read only what is measured: annotators, their fields, scores of models."""
+def _measurements(sections: Sections) -> Iterator[str]:
+    """Checks that all values that `consolidate` and `dedup` read are measured by an annotator of the recipe."""
     annotate, consolidate = sections.annotate, sections.consolidate
     if annotate is None:
         return
     if consolidate is not None:
-        found = consolidate.unmeasured(annotate.use, lambda name: field_types_of(name, annotate.settings[name]))
-        yield from (": ".join(problem) for problem in found)
+        problems = consolidate.unmeasured(annotate.use, lambda name: field_types_of(name, annotate.settings[name]))
+        yield from (": ".join(problem) for problem in problems)
     if "prose_score" not in annotate.use:
         yield 'annotate.use: dedup reads "prose_score": add it'
 
 
-def _trained(sections: Sections) -> Iterator[str]:
-    """Checks that the models that annotators apply are trained by this recipe."""
+def _classifiers(sections: Sections) -> Iterator[str]:
+    """Checks that this recipe trains the models that annotators apply."""
     if sections.annotate is None or sections.classifiers is None:
         return
     trained = {model.name: model for model in sections.classifiers.train}
@@ -182,13 +183,13 @@ def _trained(sections: Sections) -> Iterator[str]:
         at = f"annotate.settings.{name}.{field}"
         if not trained:
             yield (
-                f'annotate.use: {name} applies the model "{model}", and none is trained: add [[classifiers.train]] '
-                f'with name = "{model}", or take {name} out of annotate.use'
+                f'annotate.use: {name} applies the model "{model}", but no model is trained: add [[classifiers.train]] '
+                f'with name = "{model}", or remove {name} from annotate.use'
             )
         elif model not in trained:
             yield f'{at}: [[classifiers.train]] has no "{model}": {nearest(model, trained)}'
-        elif why := mismatch(name, trained[model].method, trained[model].positive):
-            yield f'{at}: the model "{model}" {": ".join(why)}'
+        elif problem := mismatch(name, trained[model].method, trained[model].positive):
+            yield f'{at}: the model "{model}" {": ".join(problem)}'
 
 
 def _applied(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ from tasks.core.stage import Output
 from tasks.core.store import Store, probe
 from tasks.run.inputs import CODE, EXTERNAL, ResolvedStage, as_read_by, check_drift, resolve
 from tasks.run.lineage import artifacts_of_version, as_read
-from tasks.run.place import TrainPlace, all_filled, filled
+from tasks.run.place import TrainPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe
 from tasks.run.result import StageResult
 from tasks.run.tracking import TrackingContext, describe
@@ -67,7 +67,7 @@ def run_stage(
     """
     store = open_store(recipe)
     probe(store.root)
-    context = tracking or TrackingContext(filled(recipe.place.mlflow), recipe.name)
+    context = tracking or TrackingContext(expand_env(recipe.place.mlflow), recipe.name)
     resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
     existing = Artifact.find(store, resolved.address)
     if existing:
@@ -99,7 +99,7 @@ def run_stage(
 
 def open_store(recipe: Recipe) -> Store:
     """Opens the store of the recipe's place."""
-    return Store(filled(recipe.place.store))
+    return Store(expand_env(recipe.place.store))
 
 
 def _tracked(
@@ -144,7 +144,7 @@ def _end_tracking(
 def _run(recipe: Recipe, resolved: ResolvedStage, output: Output, on_dask: bool) -> Artifact:
     started = datetime.now(UTC)
     log.info("[%s] running %s, fingerprint %s", resolved.address, resolved.spec.name, resolved.fingerprint[:16])
-    address = filled(recipe.place.dask.address) if on_dask else ""
+    address = expand_env(recipe.place.dask.address) if on_dask else ""
     with training_environment(recipe.place.train), open_engine(address, recipe.place.workers) as engine:
         report = resolved.module.run(resolved.config, resolved.inputs, output, engine)
     refs = (*resolved.refs, *resolved.named_only)
@@ -164,7 +164,7 @@ def training_environment(place: TrainPlace) -> Iterator[None]:
     """
     settings = {
         LAYOUT_VARIABLE: place.layout,
-        CHECKPOINTS_VARIABLE: all_filled(place.checkpoints),
+        CHECKPOINTS_VARIABLE: expand_all(place.checkpoints),
         PREEMPTION_VARIABLE: place.preemption,
     }
     wanted = {RANKS_VARIABLE: str(place.nproc), CHECK_VARIABLE: str(place.check_every)}

@@ -4,7 +4,7 @@ import pytest
 
 from tasks.core.errors import RecipeError
 from tasks.run.catalogue import STAGES
-from tasks.run.place import KubernetesPlace, all_filled, filled
+from tasks.run.place import KubernetesPlace, expand_all, expand_env
 from tasks.run.recipe import Recipe, find_recipe, load_recipes
 
 DEMO = find_recipe("demo")
@@ -35,7 +35,7 @@ def test_a_recipe_survives_its_own_text() -> None:
 
 
 def test_text_that_is_cut_off_is_refused() -> None:
-    with pytest.raises(RecipeError, match="the recipe's JSON text is no JSON"):
+    with pytest.raises(RecipeError, match="the recipe's text is not JSON"):
         find_recipe(DEMO.text[:-1])
 
 
@@ -88,7 +88,7 @@ def test_a_recipe_takes_what_it_does_not_set_from_the_one_it_extends(tmp_path: P
 def test_only_one_level_of_extension_is_allowed(tmp_path: Path) -> None:
     write(tmp_path, MINIMAL, "base.toml")
     write(tmp_path, 'extends = "base.toml"\nname = "child"\n', "child.toml")
-    with pytest.raises(RecipeError, match="one level only"):
+    with pytest.raises(RecipeError, match="only one level"):
         Recipe.load(write(tmp_path, 'extends = "child.toml"\nname = "grandchild"\n', "grandchild.toml"))
 
 
@@ -107,10 +107,10 @@ def test_an_unknown_recipe_is_refused_with_those_there_are() -> None:
 
 def test_a_place_takes_variables_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_TEST_BUCKET", "s3://bucket")
-    assert filled("${SLUICE_TEST_BUCKET}/x") == "s3://bucket/x"
-    assert filled("${SLUICE_TEST_ABSENT:-here}") == "here"
+    assert expand_env("${SLUICE_TEST_BUCKET}/x") == "s3://bucket/x"
+    assert expand_env("${SLUICE_TEST_ABSENT:-here}") == "here"
     with pytest.raises(RecipeError, match="SLUICE_TEST_ABSENT"):
-        filled("${SLUICE_TEST_ABSENT}")
+        expand_env("${SLUICE_TEST_ABSENT}")
 
 
 def test_all_texts_of_a_place_are_filled_in_where_the_work_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_all_texts_of_a_place_are_filled_in_where_the_work_runs(monkeypatch: pyt
         env={"BUCKET": "${SLUICE_TEST_ABSENT:-sluice}"},
         secrets=("${SLUICE_TEST_ABSENT:-s}",),
     )
-    made = all_filled(place)
+    made = expand_all(place)
     assert (made.image, made.env, made.secrets) == ("registry/trainer:2", {"BUCKET": "sluice"}, ("s",))
     assert made.model_copy(update={"image": place.image, "env": place.env, "secrets": place.secrets}) == place
 

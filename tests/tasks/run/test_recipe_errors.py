@@ -106,7 +106,7 @@ mailto:name@host.
 canary: batch_size 5 must be a multiple of microbatch 8.
 consolidate.trusted: the recipe has no source "bokks". Did you mean "books"?
 canary.current: the recipe has no source "cod": choose from books, web.
-train.mixture: the canaries decide on the mixture: write it as canary.current, or leave out [canary].
+train.mixture: the canaries decide the mixture: write it as canary.current, or remove [canary].
 consolidate.filters: "fineweb" is not measured: add "fineweb" to annotate.use, or take it out of consolidate.filters.
 consolidate.gold: "quality" is not measured: add "quality" to annotate.use, or take it out of consolidate.gold.
 consolidate.mask_pii: "pii" is not measured: add "pii" to annotate.use, or set mask_pii = false.

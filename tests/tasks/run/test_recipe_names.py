@@ -69,7 +69,7 @@ def test_a_source_of_training_that_the_recipe_has_not_is_refused_with_the_neares
 def test_sequences_are_grouped_by_a_column_that_the_shards_have() -> None:
     said = refused({"pack.by": "topic"})
     assert 'pack.by: the shards have no column "topic": add it to encode.columns' in said
-    assert "or name one of source, tier, language" in said
+    assert "or choose from source, tier, language" in said
     assert '"tokens" is a column of every shard: leave it out' in refused({"encode.columns": ["tokens"]})
 
 
@@ -148,9 +148,9 @@ def test_perplexity_of_languages_that_nothing_tells_apart_is_refused() -> None:
     }
     said = refused(changes)
     assert said.startswith(
-        "override: annotate.use: perplexity has models of en alone, and the language of documents is not measured"
+        "override: annotate.use: perplexity only has models for en, but the language of documents is not measured"
     )
-    assert 'put language before perplexity, or give a reference the language "und"' in said
+    assert 'add language before perplexity, or give a reference the language "und"' in said
     assert DEMO.override({**changes, "perplexity.references": [{**reference, "language": "und"}]})
     assert DEMO.override({**changes, "annotate.use": ["language", "prose_score", "pii", "perplexity"]})
 

@@ -133,13 +133,13 @@ def test_what_is_made_follows_from_the_sections_and_survives_text_and_override(t
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the recipe makes nothing: give it a section"),
+        ("", "the recipe makes nothing: add a section"),
         ('makes = ["checkpoint", "tokens"]\n' + BOOKS, 'makes: "checkpoint" is made from "documents": add it'),
         ('makes = ["warc", "documents"]\n' + BOOKS, r'makes: "warc" needs a section \[crawl\]: add it'),
         ('makes = ["pages"]\n' + BOOKS, r"makes\.0: Input should be 'warc', 'documents'"),
         (BOOKS + "[train]\nmixture = { bokks = 1.0 }", 'train.mixture: the recipe has no source "bokks"'),
         (BOOKS + "[train]\nmixture = { books = 0.5 }", "train.mixture: the weights sum to 0.5"),
-        (BOOKS + "[canary]\n[train]\nmixture = { books = 1.0 }", "train.mixture: the canaries decide on the mixture"),
+        (BOOKS + "[canary]\n[train]\nmixture = { books = 1.0 }", "train.mixture: the canaries decide the mixture"),
     ],
 )
 def test_what_cannot_be_made_is_refused(text: str, said: str) -> None:

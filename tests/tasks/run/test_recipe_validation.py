@@ -56,7 +56,7 @@ def test_filters_judge_no_trusted_source_by_default_and_none_that_is_named_as_bo
     assert Recipe.from_text(mine.text) == mine
     assert mine.override({"consolidate.trusted": []}).consolidate.sources == ("books", "commoncrawl")
     assert files_only(BOOKS, trusted=["books"]).consolidate.sources == (), "all of it is trusted"
-    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" is in consolidate\.sources, too'):
+    with pytest.raises(RecipeError, match=r'consolidate\.trusted: "books" is also in consolidate\.sources'):
         files_only(BOOKS, CRAWLED, sources=["books"], trusted=["books"])
 
 
@@ -92,7 +92,7 @@ def test_the_crawl_is_no_source_of_a_recipe_that_does_not_crawl() -> None:
 
 def test_filters_that_would_judge_no_source_are_refused() -> None:
     said = refused({"consolidate.sources": []})
-    assert "consolidate.sources names no source, so the filters would judge nothing" in said
+    assert "consolidate.sources is empty, so the filters would apply to nothing" in said
     assert "consolidate.filters" in said
     assert (
         DEMO.override(
@@ -160,8 +160,8 @@ def test_an_annotator_that_asks_models_is_refused_where_none_is_trained(
     name: str, settings: dict[str, Any], model: str
 ) -> None:
     said = refused({"annotate.use": [*USE, name], f"annotate.settings.{name}": settings})
-    assert f'{name} applies the model "{model}", and none is trained' in said
-    assert f'add [[classifiers.train]] with name = "{model}", or take {name} out of annotate.use' in said
+    assert f'{name} applies the model "{model}", but no model is trained' in said
+    assert f'add [[classifiers.train]] with name = "{model}", or remove {name} from annotate.use' in said
 
 
 def test_the_weights_that_come_with_the_annotator_quality_need_no_training() -> None:
