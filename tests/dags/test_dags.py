@@ -88,7 +88,7 @@ def test_a_dag_keeps_the_policy(part, recipes, dag_bag):
     assert {"sluice", "tiny"} <= dag.tags
     assert dag.max_active_runs == 1
     assert not dag.catchup
-    for word in ("reads", "makes", "costs"):
+    for word in ("reads", "writes", "costs"):
         assert f"| {word} |" in dag.doc_md
     for task in stages_of(dag):
         assert task.owner == "sluice"
