@@ -189,7 +189,7 @@ class Crawl:
                 politeness,
                 visitor.visit,
                 concurrency=config.concurrency,
-                most_open=self._sockets.visits,
+                max_visits=self._sockets.visits,
                 deadline=deadline,
             )
             try:

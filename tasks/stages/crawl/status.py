@@ -28,7 +28,7 @@ from tasks.core.errors import InputError, SluiceError
 from tasks.core.ledger import newest
 from tasks.core.stage import Output
 from tasks.core.store import Store
-from tasks.stages.crawl.frontier.order import Order
+from tasks.stages.crawl.frontier.order import UrlOrder
 from tasks.stages.crawl.frontier.queues import HostQueue
 from tasks.stages.crawl.hosts.politeness import HostState, Politeness
 from tasks.stages.crawl.policy import Policy
@@ -89,7 +89,7 @@ class Watch:
         unread: pages whose links could not be read.
     """
 
-    def __init__(self, output: Output, order: Order) -> None:
+    def __init__(self, output: Output, order: UrlOrder) -> None:
         self._output = output
         self._order = order
         self._begin = time.monotonic()
@@ -236,7 +236,7 @@ def read_state(store: Store, address: ArtifactId) -> State | None:
 
 
 def state_of(
-    watch: Watch, order: Order, politeness: Politeness, policy: Policy, visited: set[str], buffered: str
+    watch: Watch, order: UrlOrder, politeness: Politeness, policy: Policy, visited: set[str], buffered: str
 ) -> State:
     """Returns the state of a fetch.
 
@@ -254,9 +254,9 @@ def state_of(
         next_in_s}]}. Times are in seconds; `latency_s` is None before the first answer. Hosts are sorted by URLs
         waiting; at most 2 x MOST_HOSTS.
     """
-    able = set(order.able)
+    available = set(order.available)
     states = [
-        (len(queue) + queue.flying, name, queue, _state(name, queue, politeness, policy, visited, able))
+        (len(queue) + queue.in_flight, name, queue, _state(name, queue, politeness, policy, visited, available))
         for name, queue in order.queues()
     ]
     named = dict.fromkeys(heapq.nlargest(MOST_HOSTS, states, key=_largest))
@@ -290,8 +290,8 @@ def _row(name: str, queue: HostQueue, state: str, politeness: Politeness) -> dic
     return {
         "host": name,
         "state": state,
-        "waiting": len(queue) + queue.flying,
-        "requests": queue.cap - queue.left,
+        "waiting": len(queue) + queue.in_flight,
+        "requests": queue.cap - queue.remaining,
         "cap": queue.cap,
         "delay_s": round(politeness.delay_s(name), 3),
         "latency_s": None if latency is None else round(latency, 3),
@@ -305,7 +305,7 @@ def _wait(host: HostState | None) -> float:
 
 
 def _state(
-    name: str, queue: HostQueue, politeness: Politeness, policy: Policy, visited: set[str], able: set[str]
+    name: str, queue: HostQueue, politeness: Politeness, policy: Policy, visited: set[str], available: set[str]
 ) -> str:
     host = politeness.hosts().get(name)
     if left := policy.skip_reason(name) or (host.skip_reason if host is not None else ""):
@@ -314,11 +314,11 @@ def _state(
         return PAUSED
     if name in visited:
         return VISITED
-    if not (queue or queue.flying):
+    if not (queue or queue.in_flight):
         return THROUGH
     if host is not None and _wait(host):
         return BACKED_OFF if host.failures else RESTING
-    return READY if name in able or queue.flying else HELD_UP
+    return READY if name in available or queue.in_flight else HELD_UP
 
 
 def status(store: Store, recipe: str, version: str = "", now: datetime | None = None) -> Found:

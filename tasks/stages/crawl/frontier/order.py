@@ -23,7 +23,7 @@ from tasks.formats.web.domain import Link, link, owner_of
 from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, bare
 from tasks.stages.crawl.config import CrawlConfig
-from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, Shares, QueuedUrl, front_of, ranked
+from tasks.stages.crawl.frontier.queues import Domain, HostPlan, HostQueue, Plans, QueuedUrl, Shares, front_of, ranked
 from tasks.stages.crawl.frontier.traps import Traps
 from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
@@ -40,25 +40,25 @@ _NO_KEYS: frozenset[bytes] = frozenset()
 class UrlOrder:
     """Chooses the URLs of one partition.
 
-    `take` gives the next URL of a host that is `available`, and its outcome goes to `note`; until then that host gives no
-    other.
+    `take` returns the next URL of a host in `available`. The caller then reports its outcome to `note`; until then the
+    host is not available.
 
     Args:
         config: caps of the crawl.
-        number: which partition this is.
-        budget: requests this partition may make.
+        number: number of the partition.
+        budget: maximum number of requests.
         scope: scope of the crawl.
         start: the fetch list.
-        plans: by host, what generate decided (`Plans`).
-        known: keys of URLs that earlier cycles know; links to them wait until they are due.
+        plans: scores and caps from the fetch list, by host.
+        known: keys of URLs that earlier cycles know; links to them are not tried before they are due.
         policy: caps and pauses that operators have set for single hosts.
 
     Attributes:
-        budget: requests this partition may make.
+        budget: maximum number of requests.
         spent: requests made.
         traps: trap detection.
-        refused: links that are traps, with the reason, for the caller to log and clear: they must not come back from
-            the crawl DB as news.
+        refused: links that are traps, with the reason. The caller logs and clears them, so that later cycles do not
+            treat them as new.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ def url(number):
 
 def test_the_best_urls_come_first_listed_or_found():
     queue = HostQueue(1.0, 10)
-    queue.list([(QueuedUrl(0, 0, 0, url(number)), Candidate(url(number), 0, seed=True)) for number in (5, 1)])
+    queue.load([(QueuedUrl(0, 0, 0, url(number)), Candidate(url(number), 0, seed=True)) for number in (5, 1)])
     for front, number in ((1, 2), (0, 3), (1, 0)):
         queue.push(QueuedUrl(front, 1, 0, url(number), "via"), 1 << 20)
     assert [one.url for one in queue.ranked()] == [url(number) for number in (1, 5, 3, 0, 2)]
@@ -35,7 +35,7 @@ def test_when_links_are_too_many_the_worst_are_let_go_and_may_come_again():
 def test_links_take_no_more_than_twice_their_room_and_the_fetch_list_stays():
     queue = HostQueue(1.0, 100_000)
     listed = [(QueuedUrl(0, 0, 0, url(number)), Candidate(url(number), 0)) for number in range(500)]
-    queue.list(listed)
+    queue.load(listed)
     for number in range(500, 5000):
         queue.push(QueuedUrl(0, 1, 0, url(number)), 30_000)
     assert 500 + 8 < len(queue) <= 500 + 2 * 30_000 / 280

@@ -97,7 +97,7 @@ class Web:
             politeness,
             visit,
             concurrency=concurrency,
-            most_open=concurrency + WAITING,
+            max_visits=concurrency + WAITING,
             deadline=loop.time() + deadline_s,
         )
         return await scheduler.run()
