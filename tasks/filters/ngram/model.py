@@ -83,7 +83,7 @@ class Scores:
 
     @property
     def perplexity(self) -> NDArray[np.float64]:
-        """10 ^ (-log10 / (words + sentences)), since ends of sentences are predicted like words; infinite if no words."""
+        """10 ^ (-log10 / (words + sentences)), since sentence ends are predicted like words; infinite without words."""
         return _perplexity(self.log10, self.words + self.sentences)
 
     @property

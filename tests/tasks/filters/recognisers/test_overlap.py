@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.filters.recognisers.scan import find, mask, readings
+from tasks.filters.recognisers.scan import all_matches, find, mask
 from tasks.filters.recognisers.span import Evidence, PiiSpan, resolve
 
 VALUES = (
@@ -61,7 +61,7 @@ def test_a_number_that_runs_into_an_address_is_masked_beside_it(text: str, expec
 @example("Please call 4155552671. 12 rue de la Paix, 75002 Paris")
 def test_no_letter_or_digit_that_any_recogniser_has_found_stays_readable(text: str) -> None:
     hidden = {place for span in find(text) for place in range(span.start, span.end)}
-    for span in readings(text):
+    for span in all_matches(text):
         left = [place for place in range(span.start, span.end) if place not in hidden and text[place].isalnum()]
         assert not left, (span, text[span.start : span.end], "".join(text[place] for place in left))
 
@@ -93,6 +93,6 @@ def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[PiiSpan
 
 def test_the_order_in_which_spans_are_found_does_not_count() -> None:
     text = "call 4155552671. 12 rue de la Paix, 75002 Paris"
-    found = list(readings(text))
+    found = list(all_matches(text))
     assert len(found) > 1
     assert resolve(found, text) == resolve(reversed(found), text)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.filters.recognisers import email_address, folding
-from tasks.filters.recognisers.folding import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_MARKS, Places, look
+from tasks.filters.recognisers.folding import DASHES, NO_WIDTH, SPACES, WIDE, WIDE_MARKS, Candidates, find_candidates
 from tasks.filters.recognisers.postal_address import HOUSES
-from tasks.filters.recognisers.scan import _NUMBERS, _number_places
+from tasks.filters.recognisers.scan import _NUMBERS, _number_matches
 
 WORDS = (
     "0 1 12 40 64 123 1914 12345 4155550123 198.41.0.4 1.2.3.4 2606:4700::1 2001: 0D DE89 ab12 :: : . .. - -- ( ) + @ a"
@@ -34,19 +34,19 @@ CODED = re.compile(r"%40|&#64;|&#[xX]40;|\\u0040|\bwa\.me/[1-9][0-9]{6}")
 
 @given(TEXTS)
 def test_every_house_is_looked_at(text: str) -> None:
-    assert {found.start() for found in HOUSES.finditer(text)} <= set(look(text).digits)
+    assert {found.start() for found in HOUSES.finditer(text)} <= set(find_candidates(text).digits)
 
 
 @given(TEXTS)
 def test_folding_at_its_places_is_folding_everywhere(text: str) -> None:
-    everywhere = Places(list(range(len(text))), list(range(len(text))), True, look(text).foreign, True)
+    everywhere = Candidates(list(range(len(text))), list(range(len(text))), True, find_candidates(text).foreign, True)
     some, all_ = folding.fold(text), folding.fold(text, everywhere)
     assert (some and some.text) == (all_ and all_.text)
 
 
 @given(TEXTS)
 def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
-    places = [(found.span(), found.lastgroup) for found in _number_places(text, look(text).digits)]
+    places = [(found.span(), found.lastgroup) for found in _number_matches(text, find_candidates(text).digits)]
     alone = [(found.span(), found.lastgroup) for found in _NUMBERS.finditer(text)]
     # Inside a word of digits, where no address of the internet begins, it need not be seen.
     assert [one for one in alone if one[1] != "ipv6" or not text[: one[0][0]][-1:].isdigit()] == [
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
 
 @given(TEXTS)
 def test_what_may_be_folded_is_seen(text: str) -> None:
-    places = look(text)
+    places = find_candidates(text)
     assert places.foreign == (FOREIGN.search(text) is not None)
     assert places.hidden or HIDDEN.search(text) is None
     assert places.coded or CODED.search(text) is None

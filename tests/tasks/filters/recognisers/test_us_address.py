@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.filters.recognisers.folding import look
+from tasks.filters.recognisers.folding import find_candidates
 from tasks.filters.recognisers.postal_address import _AMERICAN_POSTCODE
 from tasks.filters.recognisers.scan import find
 
@@ -130,7 +130,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=24).map("".join))
 def test_every_postcode_behind_a_state_is_looked_at(text: str) -> None:
-    places = set(look(text).digits)
+    places = set(find_candidates(text).digits)
     # Of what stands inside a longer number nothing is a postcode.
     codes = {
         one.start()

@@ -194,7 +194,7 @@ def test_personal_data_is_masked_in_what_is_kept(tmp_path: Path) -> None:
 
 def test_a_span_outside_the_text_stops_the_stage_with_the_document(tmp_path: Path) -> None:
     row = document("short text", "a", pii_spans=[{"kind": "email", "start": 5, "end": 99}])
-    with pytest.raises(InputError, match=rf"document {row['id']}: the email span 5..99 lies outside a text of 10"):
+    with pytest.raises(InputError, match=rf"document {row['id']}: the email span 5..99 is outside the text of 10"):
         consolidate(tmp_path, [row])
 
 
