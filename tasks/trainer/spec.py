@@ -18,7 +18,7 @@ from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs
 from tasks.formats.documents.examples import SOURCE, SUMMARY
 from tasks.formats.tokens.exposure import INITIAL
-from tasks.formats.tokens.mixture import Anneal, Mixture, repetitions, replayed, resolved
+from tasks.formats.tokens.mixture import Anneal, Mixture, grid_weights, repetitions, replay_weights
 from tasks.formats.tokens.plan import FOLDER, Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.trainer.config import ShardsSpec, TrainConfig, TrainSpec, TuningSpec
@@ -178,9 +178,9 @@ def _local(artifact: Artifact, folder: Path) -> Path:
 
 def _over(mixture: Mapping[str, float], sequences: Mapping[str, int], field: str) -> dict[str, float]:
     if not mixture:
-        return resolved(sequences)
+        return grid_weights(sequences)
     Mixture(weights=dict(mixture)).over(sequences, f"[train] {field}, among the sources with a whole sequence")
-    return resolved({source: mixture.get(source, 0.0) for source in sequences})
+    return grid_weights({source: mixture.get(source, 0.0) for source in sequences})
 
 
 def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float]:
@@ -197,7 +197,7 @@ def _replay(config: TrainConfig, weights: Mapping[str, float], sequences: Mappin
             "[train] replay.old names every source, so that none is new",
             "leave out the new ones, or [train] replay",
         )
-    return replayed(weights, sequences, config.replay.old, config.replay.share)
+    return replay_weights(weights, sequences, config.replay.old, config.replay.share)
 
 
 def _check_repetition(

@@ -153,7 +153,7 @@ def test_a_marker_that_cannot_be_read_is_a_damaged_copy(
     marker.write_text(damage)
     recovery_of(remote, tmp_path / "there", folder).restore()
     assert checkpoint.steps_at(tmp_path / "there" / "checkpoints") == [6]
-    assert "is no marker of a copy" in faults_of(tmp_path / "there")[0]
+    assert "is not the marker of a copy" in faults_of(tmp_path / "there")[0]
 
 
 @pytest.mark.parametrize("file", [METRICS, f"steps/{checkpoint.name_of(4)}.jsonl"])
@@ -311,7 +311,7 @@ def test_a_folder_that_blocks_holds_up_neither_the_run_nor_the_store_and_is_a_fa
     assert (kept_in(folder), pushed(remote)) == ([], [6, 8])
     (fault,) = faults_of(run)
     assert "step 4 is not in the folder" in fault
-    assert "the copy goes on since" in fault
+    assert "the copy has not ended after" in fault
     answers.set()
     recovery.copiers[0].wait(None)
     assert kept_in(folder) == [4], "the ranks have removed it from scratch meanwhile"

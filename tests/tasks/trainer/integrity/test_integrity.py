@@ -16,7 +16,7 @@ from tasks.formats.tokens import marks
 from tasks.trainer.config import ModelConfig, TrainSpec
 from tasks.trainer.hooks import Gradient
 from tasks.trainer.integrity import pace
-from tasks.trainer.integrity.corruption import FAR, SOME, Integrity, hash_of, minority, self_test
+from tasks.trainer.integrity.corruption import MIN_NORMS, OUTLIER_RATIO, Integrity, hash_of, minority, self_test
 from tasks.trainer.integrity.pace import RECENT, Pace
 from tasks.trainer.launch import failure
 from tasks.trainer.logs import FAULTS, METRICS, SKIPPED, read_metrics
@@ -228,11 +228,11 @@ def test_where_kernels_add_in_no_order_only_what_is_beyond_their_noise_is_a_faul
 
 
 def test_a_gradient_is_computed_again_only_on_suspicion(tmp_path: Path) -> None:
-    norms = [1.0] * SOME + [2.0, FAR + 1, 1.0]
+    norms = [1.0] * MIN_NORMS + [2.0, OUTLIER_RATIO + 1, 1.0]
     replica = Fixed([7] * 200)
     integrity, faults = alone(tmp_path, replica, 0)
     doubted = [integrity.doubts(replica.forward_backward({}, norm), False) for norm in norms]
-    assert doubted == [False] * (SOME + 1) + [True, False]
+    assert doubted == [False] * (MIN_NORMS + 1) + [True, False]
     assert not any(integrity.due(step) for step in range(len(norms)))
     assert integrity.doubts(replica.forward_backward({}), True)
     integrity.agreed(len(norms), replica, {}, replica.forward_backward({}))

@@ -13,7 +13,7 @@ from tasks.core.errors import StoppedError
 from tasks.core.store import Store
 from tasks.trainer.checkpoints import checkpoint
 from tasks.trainer.launch.launcher import training_command
-from tasks.trainer.launch.preemption import Aws, Gcp, NoAnswer, watch
+from tasks.trainer.launch.preemption import Aws, Gcp, UnexpectedResponse, watch
 from tasks.trainer.logs import FAULTS, METRICS, last_step, read_metrics
 from tasks.trainer.place import PREEMPTION_VARIABLE, PreemptionNotice
 from tests.corpora import Made
@@ -107,9 +107,9 @@ def test_a_machine_that_is_not_marked_has_no_notice_and_an_expired_token_is_rene
 @pytest.mark.parametrize("body", [b"", b"<html>log in first</html>", b'{"action": "dance"}', b"[]", b"TRUE", b"null"])
 def test_what_is_not_documented_is_no_notice(server: MetadataServer, body: bytes) -> None:
     server.body = body
-    with pytest.raises(NoAnswer):
+    with pytest.raises(UnexpectedResponse):
         Aws(server.url).notice()
-    with pytest.raises(NoAnswer):  # the header Metadata-Flavor is missing: another server
+    with pytest.raises(UnexpectedResponse):  # the header Metadata-Flavor is missing: another server
         Gcp(server.url).notice()
 
 
@@ -122,7 +122,7 @@ def test_a_server_that_does_not_answer_is_one_line_and_is_asked_again(
     given = PreemptionNotice(provider="gcp", url=f"http://127.0.0.1:{port}", poll_s=0.02)
     found: list[str] = []
     thread = watch(given, found.append)
-    until(lambda: "no answer about preemptions from gcp" in caplog.text)
+    until(lambda: "no preemption status from gcp" in caplog.text)
     thread.join(0.3)
     assert thread.is_alive()
     assert caplog.text.count("no answer") == 1
