@@ -82,7 +82,7 @@ def excluded_rows(parts: Sequence[NDArray[np.void]]) -> list[ExcludedRows]:
     rows = np.concatenate(parts)
     rendered = np.unique(rows["page"][rows["rendered"]])
     replaced = np.isin(rows["page"], rendered) & ~rows["rendered"] & (rows["page"] != 0)
-    # A replaced capture must not count as the original of a copy.
+    # A replaced capture must not count as the original of its rendered page, which would then be a copy.
     candidates = np.flatnonzero(~replaced & (rows["id"] != b""))
     originals = candidates[np.unique(rows["id"][candidates], return_index=True)[1]]
     copies = np.zeros(len(rows), dtype=bool)

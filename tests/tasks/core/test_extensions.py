@@ -313,7 +313,7 @@ def test_a_module_that_ends_the_process_is_told_like_one_that_raises(
 
 def test_a_parser_is_not_called_like_a_kind_that_needs_none(entries: list[tuple[str, str, str, str]]) -> None:
     entries.append(("sluice.parsers", "text", "tests.tasks.core.test_extensions", "toys 1.0"))
-    with pytest.raises(ValueError, match='"text" is a kind of files that needs no parser: take it out'):
+    with pytest.raises(ValueError, match='"text" is a kind of file that needs no parser: remove it'):
         ExtractConfig(parsers={"text": {}})
 
 
@@ -362,7 +362,7 @@ def test_what_a_parser_returns_is_a_document_or_costs_its_file_alone(
         with pytest.raises(error) as raised:
             parse_body("odd", settings, data, "a.odd")
         assert not isinstance(raised.value, Rejected | SluiceError)
-    with pytest.raises(ValueError, match=r"\"odd\" rejects for 'It is sealed!', which is no word like \"odd_empty\""):
+    with pytest.raises(ValueError, match=r"\"odd\" rejects with 'It is sealed!', which is not an identifier like"):
         parse_body("odd", settings, b"spoken", "a.odd")
 
 

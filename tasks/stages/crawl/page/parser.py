@@ -69,22 +69,22 @@ class PageParser:
             child = None
             try:
                 child = self._idle.pop() if self._idle else await _start_child()
-                answer: ParsedPage | str = await _await_answer(child, (self._cpu_s, arguments))
+                result: ParsedPage | str = await _await_response(child, (self._cpu_s, arguments))
             except TimeoutError:
-                answer = f"the parser process has made no progress for {_STALL_S:g} s"
+                result = f"the parser process has made no progress for {_STALL_S:g} s"
             except EOFError:
                 timed_out = child is not None and await child.wait() == -signal.SIGPROF
-                answer = f"it takes more than {self._cpu_s:g} CPU seconds" if timed_out else _EXITED
+                result = f"it takes more than {self._cpu_s:g} CPU seconds" if timed_out else _EXITED
             except OSError as error:
-                answer = f"the parser process cannot be used ({error})"
+                result = f"the parser process cannot be used ({error})"
             except BaseException:
                 await _kill_child(child)  # a partial result may be in the pipe; it must not be read for the next page
                 raise
-            if isinstance(answer, ParsedPage) and child is not None:
+            if isinstance(result, ParsedPage) and child is not None:
                 self._idle.append(child)
             else:
                 await _kill_child(child)
-            return answer
+            return result
 
     async def close(self) -> None:
         """Ends the child processes."""
@@ -126,7 +126,7 @@ async def _start_child() -> asyncio.subprocess.Process:
     )
     try:
         # The start of the child must not count toward the limit of the page.
-        await _await_answer(child, None)
+        await _await_response(child, None)
     except TimeoutError:
         await _kill_child(child)
         raise OSError(f"it makes no progress for {_STALL_S:g} s at its start") from None
@@ -143,14 +143,14 @@ async def _kill_child(child: asyncio.subprocess.Process | None) -> None:
         await child.wait()
 
 
-async def _await_answer(child: asyncio.subprocess.Process, question: Any) -> Any:
-    """Returns the answer of a child; waits as long as the child makes progress.
+async def _await_response(child: asyncio.subprocess.Process, request: Any) -> Any:
+    """Returns the response of a child; waits as long as the child makes progress.
 
     Raises:
         TimeoutError: the child has taken no CPU time for `_STALL_S`.
         EOFError: the child has exited.
     """
-    task = asyncio.ensure_future(_ask(child, question))
+    task = asyncio.ensure_future(_exchange(child, request))
     try:
         cpu_s = _cpu_time(child.pid)
         while not (await asyncio.wait({task}, timeout=_STALL_S))[0]:
@@ -170,10 +170,10 @@ def _cpu_time(pid: int) -> float:
     return float(times.user + times.system)
 
 
-async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
+async def _exchange(child: asyncio.subprocess.Process, request: Any) -> Any:
     if child.stdin is None or child.stdout is None:
         raise EOFError("the parser has no pipes")
-    child.stdin.writelines(child_process.message(question))
+    child.stdin.writelines(child_process.message(request))
     await child.stdin.drain()
     (length,) = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))
     return pickle.loads(await child.stdout.readexactly(length))
@@ -182,8 +182,8 @@ async def _ask(child: asyncio.subprocess.Process, question: Any) -> Any:
 def _serve() -> None:
     with child_process.parent() as parent:
         child_process.limit_memory(MEMORY_BYTES)
-        for question in parent.requests():
-            parent.respond(pickle.dumps(None if question is None else _parse_within(*question)))
+        for request in parent.requests():
+            parent.respond(pickle.dumps(None if request is None else _parse_within(*request)))
             parent.flush()
 
 

@@ -144,7 +144,7 @@ async def _render(config: CrawlConfig, inputs: Inputs, output: Output, pages: Se
     politeness = Politeness(config, clocks, policy)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(clocks.close)
-        await stack.enter_async_context(policy.watched(politeness.adjust))
+        await stack.enter_async_context(policy.watch(politeness.adjust))
         client = await stack.enter_async_context(Client(config, begin=politeness.begin, policy=policy))
         rules = HostRules(
             client, politeness, config.user_agent, config.max_backoff_s, ai_optout="robots" in config.ai_optouts

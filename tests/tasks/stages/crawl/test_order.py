@@ -234,7 +234,7 @@ def test_a_cap_that_is_lowered_under_way_binds_its_host_and_ends_no_other(seed, 
         if step == moment:
             before, at_work = asked.copy(), {authority(one.url) for one in in_flight}
             (tmp_path / "hosts.toml").write_text('[hosts."x.a.test"]\nmax_pages = 5\n[hosts."c.test"]\nmax_pages = 1\n')
-            policy.look()
+            policy.reload()
             order.lower_caps()
         step += 1
         if available and (not in_flight or draw.random() < 0.5):

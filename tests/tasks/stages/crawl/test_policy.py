@@ -128,14 +128,14 @@ def test_no_request_reaches_a_denied_host_by_way_of_another(crawl, configured, h
 def test_a_hosts_file_that_breaks_while_a_fetch_runs_denies_whom_it_denied_before(hosts_file):
     hosts_file.write_text('deny = ["a.example"]')
     policy = Policy(HostsFile(deny=("b.example",)), str(hosts_file))
-    policy.look()
+    policy.reload()
     for text in ("deny = [", 'deny = ["c.example"]\nother = 1'):
         hosts_file.write_text(text)
         with pytest.raises(RecipeError):
-            policy.look()
+            policy.reload()
     hosts_file.unlink()
     with pytest.raises(InputError, match="cannot be read"):
-        policy.look()
+        policy.reload()
     assert [policy.denies(f"{one}.example") for one in "abc"] == [True, True, False]
 
 
@@ -260,7 +260,7 @@ def test_credentials_that_are_not_where_the_file_says_end_the_fetch_of_their_par
         cycle.fetch_all()
     assert guarded.requests == []
     policy = Policy.of(cycle.config, cycle.fetchlists[0])
-    policy.unlock(lambda host: False)
+    policy.load_credentials(lambda host: False)
     assert policy.headers_for(guarded.url()).secret == frozenset()
 
 
@@ -269,7 +269,7 @@ def test_what_is_no_header_value_is_refused_without_being_shown(value, tmp_path)
     (tmp_path / "value").write_text(value)
     file = HostsFile(hosts={"a.example": HostSettings(headers={"X-Key": f"file:{tmp_path}/value"})})
     with pytest.raises(InputError, match=r"X-Key for a\.example at file:.* is no header value") as caught:
-        Policy(file).unlock(lambda host: True)
+        Policy(file).load_credentials(lambda host: True)
     assert not value or value not in str(caught.value)
 
 

@@ -281,5 +281,5 @@ def test_a_process_that_cannot_start_is_an_error_with_a_remedy() -> None:
 def test_an_extractor_that_is_not_installed_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trafilatura", None)
     check_installed(ExtractConfig())
-    with pytest.raises(InputError, match=r"trafilatura is not installed here\. Install it where the stage runs"):
+    with pytest.raises(InputError, match=r"trafilatura is not installed\. Install it where the stage runs"):
         check_installed(ExtractConfig(extractor="trafilatura"))
