@@ -47,7 +47,7 @@ def change(folder: Path, difference: str) -> None:
             path.write_text(text.replace(before, after))
 
 
-def test_whoever_follows_the_recipes_has_something_that_works(checkout: Path) -> None:
+def test_the_recipes_of_contributing_work(checkout: Path) -> None:
     commands: list[str] = []
     for title in ("Add a stage", "Add an operator", "Add a place"):  # in this order: the place names the operator
         commands += follow(SECTIONS[title], checkout)

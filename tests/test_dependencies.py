@@ -88,7 +88,7 @@ def with_airflow() -> list[Path]:
     return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 
-def test_what_stages_import_is_declared_outside_the_extra_of_airflow(stages: list[Path]) -> None:
+def test_imports_of_stages_are_declared_outside_the_airflow_extra(stages: list[Path]) -> None:
     always, extras = project()
     allowed = declared([*always, *(line for name in EXTRAS_OF_STAGES for line in extras[name])])
     found = imported(stages)
@@ -97,12 +97,12 @@ def test_what_stages_import_is_declared_outside_the_extra_of_airflow(stages: lis
     assert undeclared({"airflow": ["x.py:1"]}, allowed)
 
 
-def test_what_operators_plugins_and_the_demo_import_is_declared(with_airflow: list[Path]) -> None:
+def test_imports_of_operators_plugins_and_demo_are_declared(with_airflow: list[Path]) -> None:
     always, extras = project()
     assert undeclared(imported(with_airflow), declared([*always, *extras["airflow"]])) == {}
 
 
-def test_what_is_declared_is_imported(stages: list[Path], with_airflow: list[Path]) -> None:
+def test_declared_dependencies_are_imported(stages: list[Path], with_airflow: list[Path]) -> None:
     always, extras = project()
     lines = [*always, *(line for name, extra in extras.items() if name != "dev" for line in extra)]
     owners = packages_distributions()

@@ -67,13 +67,13 @@ def test_there_are_few_files() -> None:
     assert len(modules()) <= MOST_FILES
 
 
-def test_no_folder_has_more_modules_than_a_reader_can_hold() -> None:
+def test_no_folder_has_too_many_modules() -> None:
     folders = {path.parent for path in (ROOT / "tasks").rglob("*.py")}
     crowded = {str(one.relative_to(ROOT)): len(list(one.glob("*.py"))) for one in folders}
     assert {name: number for name, number in crowded.items() if number > MOST_IN_A_FOLDER} == {}
 
 
-def test_a_short_file_that_one_other_imports_is_a_part_of_that_one() -> None:
+def test_a_short_file_with_one_importer_is_merged_into_it() -> None:
     assert [one.name for one in fragments(modules())] == []
 
 

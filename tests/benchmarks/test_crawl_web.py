@@ -23,7 +23,7 @@ def test_the_web_is_the_same_every_time(tmp_path):
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
-def test_every_page_is_found_from_the_front_pages_and_none_beside_them(tmp_path):
+def test_exactly_the_pages_of_the_site_are_reachable_from_its_front_pages(tmp_path):
     web = make(tmp_path, SHAPE)
     waiting = [f"{host}/" for host in web.hosts]
     found = set(waiting)

@@ -40,7 +40,7 @@ def test_a_benchmark_has_its_command_and_a_document_names_it(one: Benchmark) -> 
     assert f"benchmarks.{' '.join([module, *rest])}" in text, "a benchmark that backs no figure of a document goes"
 
 
-def test_the_benchmarks_that_texts_name_are_there() -> None:
+def test_benchmarks_named_in_documents_exist() -> None:
     for path in SOURCES:
         text = path.read_text()
         named = re.findall(r"\bbenchmarks[./](\w+)", text)

@@ -27,7 +27,7 @@ def of(cluster, name: str, component: str) -> list:
     return cluster.pods(f"{DASK}={name},dask.org/component={component}")
 
 
-def test_a_cluster_is_made_adopted_used_and_removed(cluster, recipe) -> None:
+def test_a_cluster_is_created_adopted_used_and_removed(cluster, recipe) -> None:
     one = recipe("uses")
     made = make(one)
     assert make(one) == made
@@ -40,7 +40,7 @@ def test_a_cluster_is_made_adopted_used_and_removed(cluster, recipe) -> None:
     assert remove(one, made["name"]) == "ABSENT"
 
 
-def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
+def test_a_killed_worker_is_replaced(cluster, recipe) -> None:
     one = recipe("loses")
     made = make(one)
     [worker] = of(cluster, made["name"], "worker")
@@ -56,7 +56,7 @@ def test_a_worker_that_is_killed_comes_back(cluster, recipe) -> None:
     assert remove(one, made["name"]) == "REMOVED"
 
 
-def test_a_cluster_whose_image_is_not_there_is_told_and_removed(cluster, recipe) -> None:
+def test_a_cluster_with_a_missing_image_is_reported_and_removed(cluster, recipe) -> None:
     one = recipe("lacks", image="registry.invalid/nothing:1")
     with pytest.raises(RecipeError, match=r"registry.invalid/nothing:1 cannot be pulled"):
         make(one)

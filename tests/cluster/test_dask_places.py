@@ -33,17 +33,17 @@ def told(recipes: Any, error: type[Exception], words: str, more: str = "", **bou
         make(find_recipe("bad"))
 
 
-def test_a_kubernetes_without_dask_operator_is_told_with_how_to_install_it(bed: Bed, quick: None, recipes) -> None:
+def test_a_missing_dask_operator_is_reported_with_installation_instructions(bed: Bed, quick: None, recipes) -> None:
     told(recipes, RecipeError, r"has no DaskCluster resource.*helm install")
 
 
-def test_an_operator_that_does_nothing_is_told(bed: Bed, quick: None, recipes) -> None:
+def test_an_unresponsive_operator_is_reported(bed: Bed, quick: None, recipes) -> None:
     bed.define(CLUSTERS)
     told(recipes, TransientError, r"no Dask operator has processed.*[Ss]tart the operator")
 
 
 @pytest.mark.smoke
-def test_missing_rights_are_told_with_user_and_resource(
+def test_missing_rights_are_reported_with_user_and_resource(
     bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch
 ) -> None:
     bed.tokens["no-rights"] = "system:serviceaccount:training:airflow"
@@ -52,34 +52,34 @@ def test_missing_rights_are_told_with_user_and_resource(
     told(recipes, RecipeError, r"may not create Dask clusters in training.*airflow.*daskclusters.*role of k8s/")
 
 
-def test_an_image_that_is_not_there_is_told_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+def test_a_missing_image_is_reported_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     bed.missing_images.add("sluice/worker:test")
     told(recipes, RecipeError, r"sluice/worker:test cannot be pulled.*\[place\.dask\.kubernetes\] image")
 
 
-def test_a_missing_secret_is_told_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+def test_a_missing_secret_is_reported_by_name(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     bed.store.delete(SECRETS, "training", "store")
     told(recipes, RecipeError, r'secret "store" not found')
 
 
-def test_an_exhausted_quota_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+def test_an_exhausted_quota_is_reported(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     quota = {"metadata": {"name": "team", "namespace": "training"}, "spec": {"hard": {"pods": "1"}}}
     bed.store.create(QUOTAS, quota)
     told(recipes, RecipeError, r"exceeded quota: team")
 
 
-def test_a_namespace_that_is_not_there_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+def test_a_missing_namespace_is_reported(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     recipes("bad", place().replace('"training"', '"nowhere"'))
     with pytest.raises(RecipeError, match=r'namespaces "nowhere" not found.*namespace'):
         make(find_recipe("bad"))
 
 
-def test_an_api_that_is_away_can_be_tried_again(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
+def test_an_unreachable_api_is_a_retryable_error(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     bed.faults.answer(503, times=100)
     told(recipes, TransientError, r"did not answer.*kubernetes_default")
 
 
-def test_a_cluster_whose_scheduler_never_came_up_goes_although_its_operator_looks_later(
+def test_a_cluster_whose_scheduler_never_started_is_deleted_even_if_the_operator_acts_late(
     bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch, caplog
 ) -> None:
     caplog.set_level("INFO", "sluice.dask")
@@ -97,9 +97,7 @@ def test_a_cluster_whose_scheduler_never_came_up_goes_although_its_operator_look
     until(lambda: bed.store.select(CLUSTERS) == [], 30)
 
 
-def test_an_autoscaler_goes_with_its_cluster_whoever_deletes_that(
-    bed: Bed, dask: DaskClusters, quick: None, recipes
-) -> None:
+def test_an_autoscaler_is_deleted_with_its_cluster(bed: Bed, dask: DaskClusters, quick: None, recipes) -> None:
     recipes("owned", place(low=1, high=2))
     name = make(find_recipe("owned"))["name"]
     [found] = bed.store.select(AUTOSCALERS)
@@ -110,7 +108,9 @@ def test_an_autoscaler_goes_with_its_cluster_whoever_deletes_that(
     until(lambda: bed.store.select(AUTOSCALERS) == [] == bed.store.select(CLUSTERS), 30)
 
 
-def test_a_cluster_whose_pods_stay_is_told(bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch) -> None:
+def test_a_deleted_cluster_with_remaining_pods_is_reported(
+    bed: Bed, dask: DaskClusters, quick: None, recipes, monkeypatch
+) -> None:
     recipes("stays", place(low=1, high=1))
     name = make(find_recipe("stays"))["name"]
     monkeypatch.setattr("operators.dask.api.REMOVE_S", 1.0)
@@ -122,7 +122,7 @@ def test_a_cluster_whose_pods_stay_is_told(bed: Bed, dask: DaskClusters, quick: 
         bed.start_kubelet(node)
 
 
-def test_a_setup_that_fails_leaves_no_cluster(bed: Bed, dask: DaskClusters, quick: None, recipes, dag_bag) -> None:
+def test_a_failed_setup_leaves_no_cluster(bed: Bed, dask: DaskClusters, quick: None, recipes, dag_bag) -> None:
     bed.missing_images.add("sluice/worker:test")
     recipes("leak", place())
     run = dag_bag().dags["leak.corpus"].test()

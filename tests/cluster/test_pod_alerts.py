@@ -21,7 +21,7 @@ DIVERGES = "lr = 1e-2", "lr = 1e30\nclip = 1e30"
 """The first step spoils the weights, and no later one is finite."""
 
 
-def test_steps_that_are_not_finite_reach_notifier_and_metrics_while_the_pod_runs(
+def test_non_finite_steps_reach_notifier_and_metrics_while_the_pod_runs(
     cluster, store, recipes, tmp_path, monkeypatch, airflow_db
 ) -> None:
     from operators import stats

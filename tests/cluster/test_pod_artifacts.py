@@ -27,7 +27,7 @@ def over(cluster) -> bool:
 
 
 @pytest.mark.smoke
-def test_a_pod_without_an_artifact_fails_the_task_and_goes(task, cluster) -> None:
+def test_a_pod_without_an_artifact_fails_the_task_and_is_deleted(task, cluster) -> None:
     operator, trigger = task.process()
     with pytest.raises(AirflowFailException, match=r"exit code 0, but no artifact test/tokenizer@dev in .*one store"):
         task.resumed(operator, event_of(trigger))
@@ -39,7 +39,7 @@ def test_a_pod_without_an_artifact_fails_the_task_and_goes(task, cluster) -> Non
 
 
 @pytest.mark.parametrize("mended", [True, False])
-def test_a_completed_pod_without_an_artifact_is_not_taken_over(task, cluster, mended) -> None:
+def test_a_completed_pod_without_an_artifact_is_not_adopted(task, cluster, mended) -> None:
     task.process()  # its worker and its triggerer are gone before the pod has ended
     cluster.until(lambda: over(cluster), 60)
     task.idle = not mended
@@ -48,7 +48,7 @@ def test_a_completed_pod_without_an_artifact_is_not_taken_over(task, cluster, me
     assert (first.gone, second.gone) == (True, False)
 
 
-def test_a_completed_pod_whose_artifact_is_there_is_taken_over(task, cluster) -> None:
+def test_a_completed_pod_with_an_artifact_is_adopted(task, cluster) -> None:
     task.idle = False
     task.process()
     cluster.until(lambda: over(cluster), 60)
@@ -57,7 +57,7 @@ def test_a_completed_pod_whose_artifact_is_there_is_taken_over(task, cluster) ->
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_completed_gang_without_an_artifact_is_not_taken_over(recipe, cluster, store) -> None:
+def test_a_completed_gang_without_an_artifact_is_not_adopted(recipe, cluster, store) -> None:
     from operators.jobset import JobSetOperator
     from operators.jobsets.trigger import terminal_state
     from tests.cluster.clusters import JOBSETS

@@ -60,7 +60,7 @@ def task(recipe):
 # The log and the kubelet
 
 
-def test_a_log_that_breaks_in_the_middle_of_a_line_is_joined_again(run, cluster) -> None:
+def test_a_log_line_cut_by_a_lost_connection_is_joined(run, cluster) -> None:
     cut = cluster.faults.cut_log(times=3)
     ended = run("tokenizer", more=first(COUNT.format(30)))
     assert ended.state == "success", ended.said
@@ -69,7 +69,7 @@ def test_a_log_that_breaks_in_the_middle_of_a_line_is_joined_again(run, cluster)
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_dead_kubelet_is_a_gap_in_the_log_and_nothing_else(run, cluster) -> None:
+def test_a_dead_kubelet_only_leaves_a_gap_in_the_log(run, cluster) -> None:
     dead_s = 60 if cluster.slowness > 1 else 6
 
     def disturb() -> None:
@@ -91,7 +91,7 @@ def test_a_dead_kubelet_is_a_gap_in_the_log_and_nothing_else(run, cluster) -> No
     assert pod.last.status.container_statuses[0].restart_count == 0
 
 
-def test_a_pod_that_ends_while_its_log_is_out_of_reach_has_succeeded(run, cluster) -> None:
+def test_a_pod_that_ends_while_its_log_is_unreachable_has_succeeded(run, cluster) -> None:
     cluster.faults.logs_unreachable()
     ended = run("tokenizer", more=first(COUNT.format(5)))
     assert ended.state == "success", ended.said
@@ -103,7 +103,7 @@ SAYS_AND_FAILS = "import time\nfor n in range(40): print('line', n, flush=True);
 
 
 @pytest.mark.parametrize("read", [0, 12])
-def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe, cluster, read) -> None:
+def test_an_unreachable_log_ends_with_the_termination_message(recipe, cluster, read) -> None:
     from operators.gpu_pod import GpuPodOperator
 
     recipe()
@@ -133,7 +133,7 @@ def test_a_log_that_stays_out_of_reach_ends_with_the_termination_message(recipe,
 
 
 @pytest.mark.parametrize("code", [429, 500, 503, None])
-def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> None:
+def test_an_intermittently_failing_api_changes_nothing(run, cluster, code) -> None:
     faults = cluster.faults
     for verb in ("create", "list", "get", "watch", "delete"):
         if code is None:
@@ -149,7 +149,7 @@ def test_an_api_that_fails_now_and_then_changes_nothing(run, cluster, code) -> N
 
 
 @pytest.mark.parametrize("code", [pytest.param(None, marks=pytest.mark.smoke), 500, 503])
-def test_a_creation_whose_answer_is_lost_still_makes_one_pod(run, cluster, code) -> None:
+def test_a_create_request_whose_response_is_lost_makes_one_pod(run, cluster, code) -> None:
     lost = cluster.faults.lose_reply(verb="create", path="*/pods", code=code)
     ended = run("tokenizer")
     assert ended.state == "success", ended.said
@@ -157,7 +157,7 @@ def test_a_creation_whose_answer_is_lost_still_makes_one_pod(run, cluster, code)
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_name_that_is_taken_when_it_is_asked_for_is_looked_up(run, cluster) -> None:
+def test_a_pod_name_that_exists_already_is_looked_up(run, cluster) -> None:
     taken = cluster.faults.answer(409, verb="create", path="*/pods", times=2)
     ended = run("tokenizer")
     assert ended.state == "success", ended.said
@@ -165,7 +165,7 @@ def test_a_name_that_is_taken_when_it_is_asked_for_is_looked_up(run, cluster) ->
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_watch_that_is_too_old_begins_anew(run, cluster) -> None:
+def test_an_expired_watch_restarts(run, cluster) -> None:
     bed = cluster.only_here("history of the API server dropped in mid-run")
 
     def disturb() -> None:
@@ -180,7 +180,7 @@ def test_a_watch_that_is_too_old_begins_anew(run, cluster) -> None:
 
 
 @pytest.mark.smoke
-def test_an_api_that_is_away_for_a_while_leaves_the_pod_alone(run, cluster) -> None:
+def test_an_api_outage_does_not_touch_the_pod(run, cluster) -> None:
     def disturb() -> None:
         cluster.log_says(cluster.pod().metadata.name, "line 2")
         cluster.faults.answer(503, times=10**6)
@@ -230,9 +230,7 @@ def test_a_run_whose_node_is_lost_resumes_on_another_one(run, cluster, saved, un
     assert cluster.history.at_once() == 1
 
 
-def test_a_trainer_that_lives_on_a_silent_node_is_fenced_off_from_its_successor(
-    run, cluster, saved, undisturbed, caplog
-) -> None:
+def test_a_trainer_on_a_silent_node_is_fenced_off_by_its_successor(run, cluster, saved, undisturbed, caplog) -> None:
     with meanwhile(lambda: cluster.silence_node(saved().spec.node_name)):
         ended = run("train", steps=STEPS, node_silent_s=5)
     trained_as_if_nothing_had_happened(ended, undisturbed)
@@ -255,7 +253,7 @@ def test_a_second_process_of_the_task_finds_the_pod_of_the_first(task, cluster, 
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_triggerer_that_takes_over_repeats_nothing_of_the_run(task, cluster, saved) -> None:
+def test_a_second_triggerer_repeats_no_log_line_and_no_alert(task, cluster, saved) -> None:
     from airflow.triggers.base import BaseTrigger
 
     one = task()
@@ -269,7 +267,7 @@ def test_a_triggerer_that_takes_over_repeats_nothing_of_the_run(task, cluster, s
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_task_that_is_cleared_keeps_its_pod_and_finds_it_again(task, cluster, saved) -> None:
+def test_a_cleared_task_keeps_its_pod_and_reattaches_to_it(task, cluster, saved) -> None:
     one = task()
     _, trigger = one.process()
     pod = saved()
@@ -280,7 +278,7 @@ def test_a_task_that_is_cleared_keeps_its_pod_and_finds_it_again(task, cluster, 
     assert only.name == pod.metadata.name
 
 
-def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved, store) -> None:
+def test_marking_a_task_failed_lets_the_trainer_save(task, cluster, saved, store) -> None:
     one = task(steps=100_000)
     _, trigger = one.process()
     pod = saved()
@@ -292,7 +290,7 @@ def test_a_task_that_is_marked_failed_lets_the_trainer_save(task, cluster, saved
     assert list(store.glob(SAVED))
 
 
-def test_a_worker_that_is_told_to_end_its_task_stops_the_pod(task, cluster, saved) -> None:
+def test_ending_the_task_on_a_worker_stops_the_pod(task, cluster, saved) -> None:
     one = task(steps=100_000)
     operator, _ = one.process()
     saved()

@@ -24,7 +24,7 @@ def counting(recipe):
 
 
 @pytest.mark.smoke
-def test_a_triggerer_that_is_told_to_end_leaves_its_successor_the_place_in_the_log(counting, cluster) -> None:
+def test_a_stopping_triggerer_hands_its_log_position_to_the_next_one(counting, cluster) -> None:
     said: list[str] = []
 
     async def interrupted(trigger) -> None:
@@ -56,7 +56,7 @@ time.sleep(60)
 """
 
 
-def test_what_a_stopped_trainer_says_last_is_still_in_the_tasks_log(recipe, cluster) -> None:
+def test_the_last_lines_of_a_stopped_trainer_are_in_the_task_log(recipe, cluster) -> None:
     from operators.gpu_pod import GpuPodOperator
 
     recipe()

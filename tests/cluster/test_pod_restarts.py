@@ -24,7 +24,7 @@ def test_an_evicted_pod_is_started_again_in_the_same_try(run, cluster, store, ca
     assert cluster.history.at_once() == 1
 
 
-def test_a_place_that_allows_no_restart_leaves_it_to_the_tasks_retries(run, cluster, store) -> None:
+def test_a_place_without_restarts_relies_on_task_retries(run, cluster, store) -> None:
     with meanwhile(lambda: cluster.evict(cluster.pod().metadata.name)):
         ended = run(
             "tokenizer", retries=0, more=first(WAITS), env={"MARKER": str(store / "marker")}, grace_s=21, max_restarts=0
@@ -34,7 +34,7 @@ def test_a_place_that_allows_no_restart_leaves_it_to_the_tasks_retries(run, clus
     assert len(cluster.history.lives()) == 1
 
 
-def test_a_pod_that_outlives_the_tasks_time_is_stopped(run, cluster, store) -> None:
+def test_a_pod_that_exceeds_the_task_timeout_is_stopped(run, cluster, store) -> None:
     timed = first("time.sleep(60)") + " execution_timeout=timedelta(seconds=3),"
     ended = run("tokenizer", retries=0, more=timed, grace_s=21)
     assert ended.state == "failed"

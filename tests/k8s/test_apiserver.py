@@ -79,7 +79,7 @@ def test_a_field_that_does_not_exist_is_refused(server, applied):
 
 
 @pytest.mark.parametrize("text", ["::ffff:0:0/96", "64:ff9b::/96", "10.0.0.1/8", "10.0.0.0/8", "010.0.0.0/8", "::/0"])
-def test_a_cidr_is_judged_here_as_there(server, applied, text):
+def test_a_cidr_is_validated_as_by_the_real_server(server, applied, text):
     if server.version < STRICT_CIDRS:
         pytest.skip(f"CIDRs are validated strictly from Kubernetes {STRICT_CIDRS} on")
     made = policy(text)
@@ -96,7 +96,7 @@ def account(server, name):
     server.apply(made)
 
 
-def test_a_pod_of_the_operators_passes_admission_and_gets_what_the_limit_range_adds(server, applied, recipe, rendered):
+def test_an_operators_pod_passes_admission_and_gets_the_limit_range_defaults(server, applied, recipe, rendered):
     account(server, "trainer")
     body = pod(recipe())[1]
     body["metadata"] |= {"name": f"placed-{time.monotonic_ns()}", "namespace": "sluice-work"}
@@ -119,7 +119,7 @@ def test_a_gang_is_accepted(server, applied, recipe):
     assert server.apply(made)["spec"]["replicatedJobs"]
 
 
-def test_a_watch_outlives_a_server_that_does_not_know_its_rights_yet(server, applied, monkeypatch):
+def test_a_watch_survives_a_server_that_has_not_loaded_rbac_yet(server, applied, monkeypatch):
     """A user with a role, and an API server that is killed and started again three times under its watch."""
     from operators.pods.api import PODS, Api
 

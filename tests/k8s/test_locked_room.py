@@ -132,7 +132,7 @@ def test_a_task_pod_runs_without_the_database_and_without_a_key_of_airflow(room)
     assert (room[0]["task"]["exit"], room[0]["task"]["state"]) == (0, "success"), room[0]["task"]["end"]
 
 
-def test_its_log_and_its_large_result_are_in_the_bucket(room):
+def test_the_log_and_large_result_of_the_task_are_in_the_bucket(room):
     client = room[1].client()
     keys = [one["Key"] for one in client.list_objects_v2(Bucket="sluice")["Contents"]]
     logs = [key for key in keys if key.startswith("logs/") and "task_id=one" in key]
@@ -142,5 +142,5 @@ def test_its_log_and_its_large_result_are_in_the_bucket(room):
     assert [key for key in keys if key.startswith("xcom/probe/")]
 
 
-def test_mlflow_answers_the_probe_of_the_kubelet_and_its_service_and_refuses_strangers(room):
+def test_mlflow_answers_its_probe_and_service_and_refuses_unknown_hosts(room):
     assert room[0]["mlflow"] == {"probe": True, "service": 200, "stranger": 403}

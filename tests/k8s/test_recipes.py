@@ -46,7 +46,7 @@ OVERLAYS = ("overlays/kind", "overlays/eks")
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_namespace_account_queue_and_priority_exist(overlay, placed, rendered):
+def test_namespace_service_account_queue_and_priority_exist(overlay, placed, rendered):
     place, objects = placed(overlay).place, rendered(overlay)
     there = {(one["kind"], *at(one)) for one in objects}
     assert ("LocalQueue", place.kubernetes.namespace, place.kubernetes.queue) in there
@@ -58,7 +58,7 @@ def test_namespace_account_queue_and_priority_exist(overlay, placed, rendered):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_images_are_those_that_are_built_and_no_variable_is_left_in_a_pod(overlay, placed):
+def test_pods_use_images_that_are_built_and_have_no_unresolved_variable(overlay, placed):
     from operators.dask.manifests import cluster_manifest
     from operators.pods.spec import manifest, stage_pod
 
@@ -76,7 +76,7 @@ def test_images_are_those_that_are_built_and_no_variable_is_left_in_a_pod(overla
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_connection_of_the_store_is_in_the_settings_and_holds_no_key(overlay, placed, rendered):
+def test_the_store_connection_is_in_the_settings_and_has_no_key(overlay, placed, rendered):
     conn_id = placed(overlay).place.aws_conn_id
     connection = data(rendered(overlay), "sluice", "sluice-settings")[f"AIRFLOW_CONN_{conn_id.upper()}"]
     assert "key" not in connection

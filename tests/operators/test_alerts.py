@@ -74,7 +74,7 @@ def test_an_alert_in_the_log_of_a_pod_is_sent_and_other_lines_are_not(place: Ale
     assert (tmp_path / "alerts").read_text() == expected
 
 
-def test_a_notifier_that_fails_does_not_end_the_run(
+def test_a_failing_notifier_does_not_end_the_run(
     place: AlertsPlace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = place.model_copy(update={"arguments": {**place.arguments, "text": "fail"}})
@@ -83,7 +83,7 @@ def test_a_notifier_that_fails_does_not_end_the_run(
     assert "did not send the alert: ConnectionError: no server" in caplog.text
 
 
-def test_a_notifier_that_cannot_be_made_is_refused_before_anything_runs(place: AlertsPlace) -> None:
+def test_an_invalid_notifier_is_refused_before_anything_runs(place: AlertsPlace) -> None:
     for wrong in ({"notifier": "no.such.Class"}, {"arguments": {"channel": "x"}}):
         with (
             pytest.raises(RecipeError, match=r"\[place.alerts\] notifier"),

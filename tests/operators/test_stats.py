@@ -68,7 +68,7 @@ def test_an_artifact_that_was_there_already_sends_nothing(sent):
     assert sent(lambda: send_gauges(replace(RESULT, skipped=True))) == []
 
 
-def test_an_alert_is_the_time_at_which_it_was_raised(sent):
+def test_the_gauge_of_an_alert_is_the_time_it_was_raised(sent):
     before = time.time()
     (line,) = sent(lambda: set_alert("demo/checkpoint@v1", "stall"))
     assert ".sluice.alert" in line

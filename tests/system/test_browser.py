@@ -36,7 +36,7 @@ def test_a_dag_triggered_with_its_form_turns_green(stack, smoke, page) -> None:
     assert 0 < stack.artifact("smoke/warc", "from-the-form").record.rows_out <= 12
 
 
-def test_a_takedown_is_asked_for_in_its_form_by_lines(stack, page) -> None:
+def test_a_takedown_form_takes_one_entry_per_line(stack, page) -> None:
     # A recipe that no other test runs: those of the others would find what they made before the takedown refused.
     stack.pause("web.takedown", False)
     lines = "https://a.example/<b>x</b>\nhttps://b.example/\n"

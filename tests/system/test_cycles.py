@@ -156,7 +156,7 @@ def files(made: Cycle) -> set[str]:
     return {row["id"] for row in rows(made["documents"], "kept/") if row["source"] != "web"}
 
 
-def test_each_cycle_keeps_what_is_new_and_what_has_changed(cycles) -> None:
+def test_each_cycle_keeps_new_and_changed_pages(cycles) -> None:
     assert [{*pages(made, "kept/")} for made in cycles] == [{"a", "b", "c", "d", "e"}, {"b", "f"}, {"g"}]
 
 
@@ -165,7 +165,7 @@ def test_files_that_every_version_reads_are_kept_by_every_version(cycles) -> Non
     assert first == second == third != set()
 
 
-def test_mirrors_of_what_an_earlier_cycle_has_published_go_as_its_duplicates(cycles) -> None:
+def test_mirrors_of_earlier_documents_are_rejected_as_duplicates(cycles) -> None:
     assert [went(made) for made in cycles] == [{}, {"mirror": "duplicate_exact"}, {"mirror-of-new": "duplicate_exact"}]
     mirror, original = pages(cycles[1], "rejected/")["mirror"], pages(cycles[0], "kept/")["c"]
     assert mirror["duplicate_of"] == original["id"]
@@ -179,7 +179,7 @@ def test_the_new_text_of_a_page_replaces_the_old_one(cycles) -> None:
     assert rows(cycles[2]["documents"], "replaced/") == []
 
 
-def test_the_funnel_accounts_for_what_each_cycle_has_captured_and_no_more(cycles) -> None:
+def test_the_funnel_of_each_cycle_accounts_for_exactly_its_captures(cycles) -> None:
     for made in cycles:
         captured = made["extracted"].record.rows_in
         funnel = made["documents"].table("funnel.parquet").to_pylist()
@@ -189,7 +189,7 @@ def test_the_funnel_accounts_for_what_each_cycle_has_captured_and_no_more(cycles
     assert documents[2] < documents[0]
 
 
-def test_the_index_knows_what_all_cycles_have_published(cycles) -> None:
+def test_the_index_has_the_documents_of_all_cycles(cycles) -> None:
     metrics = [made["dedup_index"].record.metrics for made in cycles]
     assert [one["documents"] - len(files(cycles[0])) for one in metrics] == [5, 6, 7]
     assert [one["left"] for one in metrics] == [0, 1, 0]

@@ -29,7 +29,7 @@ def same_as_undisturbed(stack, version: str, kinds: tuple[str, ...]) -> None:
 
 
 @pytest.mark.soak
-def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
+def test_a_killed_dask_worker_only_costs_time(stack, smoke) -> None:
     run_id = corpus_anew(stack, "worker-killed")
     stack.running("smoke.corpus", run_id, "extract")
     # The nanny's children carry their address in their title.
@@ -40,7 +40,7 @@ def test_a_killed_dask_worker_costs_nothing_but_time(stack, smoke) -> None:
     same_as_undisturbed(stack, "worker-killed", CORPUS)
 
 
-def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke, airflow_until) -> None:
+def test_a_killed_stage_is_retried_and_writes_the_same_bytes(stack, smoke, airflow_until) -> None:
     stack.pause("smoke.pretrain", False)
     for kind in ("shards", "plan", "tokenizer", "mixture"):
         stack.copy(f"smoke/{kind}/dev", f"smoke/{kind}/stage-killed")
@@ -55,7 +55,7 @@ def test_a_killed_stage_is_tried_again_and_ends_with_the_same_bytes(stack, smoke
 
 
 @pytest.mark.soak
-def test_a_killed_scheduler_comes_back_and_finishes_the_run(stack, smoke) -> None:
+def test_a_killed_scheduler_restarts_and_finishes_the_run(stack, smoke) -> None:
     run_id = corpus_anew(stack, "scheduler-killed")
     stack.running("smoke.corpus", run_id, "extract")
     scheduler = next(one for one in marked(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))

@@ -127,7 +127,7 @@ def rows_of(artifact, folder: str) -> list[dict[str, Any]]:
     return pa.concat_tables(artifact.table(path) for path in artifact.files(folder)).to_pylist()
 
 
-def test_the_models_know_what_they_were_made_from_and_the_scores_which_models_made_them(stack, corpus) -> None:
+def test_the_records_of_models_and_scores_name_their_inputs(stack, corpus) -> None:
     assert not any(result["skipped"] for result in corpus.values())
     extracted = stack.artifact(f"{NAME}/extracted").record
     for kind, texts in (("classifiers", "texts/manual"), ("perplexity", "reference:manual")):

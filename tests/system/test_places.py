@@ -22,7 +22,7 @@ def same_captures(stack, smoke) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_stage_makes_the_same_on_dask_in_airflow_and_in_a_shell(stack, same_captures) -> None:
+def test_a_stage_writes_the_same_bytes_on_dask_in_airflow_and_in_a_shell(stack, same_captures) -> None:
     stack.pause("here.tokens", True)
     assert stack.run("here.corpus", {})["state"] == "success"
     for stage, kind in KINDS.items():

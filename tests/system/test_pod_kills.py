@@ -111,7 +111,7 @@ def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster,
 
 @pytest.mark.soak
 @pytest.mark.parametrize("service", ["triggerer", "scheduler"])
-def test_a_service_killed_while_a_pod_trains_changes_nothing(stack, cluster, undisturbed, version, service) -> None:
+def test_killing_a_service_while_a_pod_trains_changes_nothing(stack, cluster, undisturbed, version, service) -> None:
     run_id = started(stack, version)
     trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)
@@ -122,7 +122,7 @@ def test_a_service_killed_while_a_pod_trains_changes_nothing(stack, cluster, und
 
 
 @pytest.mark.soak
-def test_a_task_cleared_while_its_pod_trains_goes_on_with_it(stack, cluster, undisturbed, version) -> None:
+def test_clearing_a_task_while_its_pod_trains_reattaches_to_it(stack, cluster, undisturbed, version) -> None:
     run_id = started(stack, version)
     pod = trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)
@@ -133,7 +133,7 @@ def test_a_task_cleared_while_its_pod_trains_goes_on_with_it(stack, cluster, und
 
 
 @pytest.mark.soak
-def test_a_task_marked_failed_lets_the_trainer_save_and_go(stack, cluster, version) -> None:
+def test_marking_the_task_failed_lets_the_trainer_save_and_exit(stack, cluster, version) -> None:
     run_id = started(stack, version, steps=100_000)
     trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)

@@ -152,7 +152,7 @@ def variables_of(ports: Ports) -> dict[str, int]:
     return {f"SLUICE_{name.upper()}_PORT": getattr(ports, name) for name in ("airflow", "mlflow", "dask", "site")}
 
 
-def test_a_stage_on_dask_has_a_button_to_the_status_page(remote, made) -> None:
+def test_a_stage_on_dask_links_to_the_status_page(remote, made) -> None:
     dag_run = next(dag_run for dag_run in made if dag_run.dag_id == "smoke.corpus")
     links = remote.airflow.call("GET", f"/dags/{dag_run.dag_id}/dagRuns/{dag_run.run_id}/taskInstances/dedup/links")
     assert links["extra_links"]["Dask"].startswith(f"http://127.0.0.1:{remote.home.ports.dask + 1}/")
@@ -176,7 +176,7 @@ def test_no_password_is_in_a_log_a_command_line_or_a_file_for_others(remote, mad
 
 
 @pytest.mark.soak
-def test_a_restarted_stack_finds_its_tables_again(server, remote, made) -> None:
+def test_a_restarted_stack_reuses_its_tables(server, remote, made) -> None:
     before = server.query("airflow", "SELECT count(*) FROM dag_run")
     assert remote.demo("down").returncode == 0
     started = remote.demo("up", AWS_ENDPOINT_URL_S3=NOWHERE)

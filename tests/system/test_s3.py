@@ -44,20 +44,20 @@ def artifact(store: Store, kind: str, version: str = "dev") -> Artifact:
 
 
 @pytest.mark.timeout(1500)
-def test_the_demo_on_s3_and_dask_makes_the_bytes_it_makes_on_a_folder(stack, lake) -> None:
+def test_the_demo_writes_the_same_bytes_on_s3_with_dask_as_in_a_folder(stack, lake) -> None:
     for kind in KINDS:
         there, here = artifact(lake, kind).record, stack.artifact(f"smoke/{kind}").record
         assert there.fingerprint == here.fingerprint, kind
         assert there.content == here.content, kind
 
 
-def test_a_third_of_the_requests_went_wrong_meanwhile(lake) -> None:
+def test_a_third_of_the_requests_failed_meanwhile(lake) -> None:
     with urllib.request.urlopen(os.environ["AWS_ENDPOINT_URL_S3"] + "/__faults") as answer:
         told = json.loads(answer.read())
     assert sum(told["faults"].values()) > 0.2 * told["requests"] > 100
 
 
-def test_what_lies_on_s3_is_whole_and_nothing_else_lies_there(lake) -> None:
+def test_the_bucket_has_complete_artifacts_and_nothing_else(lake) -> None:
     named, found = set(), list(Ledger(lake, "lake"))
     assert len(found) > len(KINDS)
     for one in found:
@@ -68,7 +68,7 @@ def test_what_lies_on_s3_is_whole_and_nothing_else_lies_there(lake) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_crawl_on_s3_captures_what_a_crawl_on_a_folder_captures(stack, lake) -> None:
+def test_a_crawl_on_s3_captures_the_same_pages_as_one_in_a_folder(stack, lake) -> None:
     stack.pause("lake.corpus", True)
     assert stack.run("lake.crawl", {"version": "again"})["state"] == "success"
     there = captured(artifact(lake, "warc", "again"))

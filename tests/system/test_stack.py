@@ -13,7 +13,7 @@ from tasks.demo.home import CHECKOUT
 from tasks.demo.stack import marked, read_status
 
 
-def test_a_taken_port_is_one_line_that_says_what_to_do(stack, tmp_path) -> None:
+def test_a_taken_port_is_one_line_with_a_remedy(stack, tmp_path) -> None:
     other = stack.demo("up", SLUICE_HOME=str(tmp_path))
     assert other.returncode == 2
     assert len(other.stderr.splitlines()) == 1
@@ -32,7 +32,7 @@ def test_everything_listens_on_loopback_only(stack) -> None:
     assert set(listening.values()) == {"127.0.0.1"}
 
 
-def test_the_trigger_form_refuses_what_does_not_fit(stack) -> None:
+def test_the_trigger_form_refuses_invalid_values(stack) -> None:
     from tasks.demo.drive import ApiError
 
     with pytest.raises(ApiError) as caught:
@@ -52,7 +52,7 @@ def test_a_wrong_override_fails_at_once_and_says_why(stack) -> None:
 
 
 @pytest.mark.soak
-def test_without_mlflow_the_work_goes_on_and_is_told_later(stack, smoke, airflow_until) -> None:
+def test_without_mlflow_the_run_continues_and_is_logged_later(stack, smoke, airflow_until) -> None:
     home = stack.home
     stack.pause("smoke.corpus", True)
     mlflow = next(one for one in marked(home.root, "mlflow") if one.ppid() == read_status(home.run).pid)
@@ -78,7 +78,7 @@ def test_without_mlflow_the_work_goes_on_and_is_told_later(stack, smoke, airflow
     assert b"untold" in post(url, b'{"experiment_ids": ["1", "2", "3"], "max_results": 1000}')
 
 
-def test_down_leaves_no_process_and_up_finds_everything_again(stack, smoke) -> None:
+def test_down_leaves_no_process_and_up_restores_everything(stack, smoke) -> None:
     down = stack.demo("down")
     assert down.returncode == 0, down.stderr
     assert marked(stack.home.root) == []

@@ -177,7 +177,7 @@ def of_domain(url: str) -> bool:
     return authority(url.lower()).split(":")[0].endswith(DOMAIN)
 
 
-def test_the_training_that_runs_leaves_the_domain_out_from_a_checkpoint_on(trained) -> None:
+def test_a_running_training_withholds_the_domain_from_a_checkpoint_on(trained) -> None:
     (mark,) = marks.of_run(trained.checkpoint)
     assert 0 < mark.step < STEPS
     assert mark.step % EVERY == 0
@@ -210,7 +210,7 @@ def test_trace_counts_no_step_after_the_mark(trained) -> None:
     assert met["text"] == ""
 
 
-def test_the_report_names_the_models_that_have_read_it(first, trained) -> None:
+def test_the_report_names_the_models_that_read_the_domain(first, trained) -> None:
     listed = {one["artifact"]: one for one in trained.report["artifacts"]}
     before = listed["leaving/checkpoint@dev"]
     seen = trace(first.store, "leaving", "dev", f"domain:{DOMAIN}").to_json()["documents"]
@@ -219,7 +219,7 @@ def test_the_report_names_the_models_that_have_read_it(first, trained) -> None:
     assert trained.report["unfinished"] == ["leaving/checkpoint@long"]
 
 
-def test_the_audit_names_what_the_training_had_read_when_it_ran(trained) -> None:
+def test_the_audit_names_the_steps_that_read_the_domain(trained) -> None:
     (mark,) = marks.of_run(trained.checkpoint)
     models = {one["artifact"]: one for one in audit(trained.checkpoint.store, "leaving").to_json()["models"]}
     longer = models["leaving/checkpoint@long"]
@@ -227,14 +227,14 @@ def test_the_audit_names_what_the_training_had_read_when_it_ran(trained) -> None
     assert longer["checkpoints"][0] == STEPS // MILESTONES
 
 
-def test_the_next_crawl_cycle_asks_the_domain_for_nothing(stack, after) -> None:
+def test_the_next_crawl_cycle_makes_no_request_to_the_domain(stack, after) -> None:
     assert after == 0
     manifest = stack.artifact("leaving/warc", "next")
     assert manifest.record.rows_out > 0
     assert not re.search(DOMAIN, manifest.read("index.cdxj").decode())
 
 
-def test_its_way_back_through_files_is_refused(stack, after) -> None:
+def test_its_documents_are_also_refused_from_files(stack, after) -> None:
     documents = stack.artifact("leaving/documents", "next")
     gone = [row for path in documents.files("rejected/") for row in documents.table(path).to_pylist()]
     back = Counter(row["source"] for row in gone if of_domain(row["url"]))
@@ -251,7 +251,7 @@ def test_its_way_back_through_files_is_refused(stack, after) -> None:
     assert shown == back
 
 
-def test_the_next_plan_and_model_have_none_of_it(stack, after) -> None:
+def test_the_next_plan_and_model_have_no_token_of_the_domain(stack, after) -> None:
     store = stack.artifact("leaving/plan", "next").store
     found = trace(store, "leaving", "next", f"domain:{DOMAIN}").to_json()
     assert found["count"] == 0
@@ -259,7 +259,7 @@ def test_the_next_plan_and_model_have_none_of_it(stack, after) -> None:
     assert [(one["fate"], one["reason"]) for one in again["documents"]] == [("rejected", TAKEDOWN)]
 
 
-def test_the_audit_proves_it(stack, after) -> None:
+def test_the_audit_finds_no_trace_of_the_domain(stack, after) -> None:
     store = stack.artifact("leaving/plan", "next").store
     found = audit(store, "leaving").to_json()
     assert found["absent"], found["checked"]

@@ -27,14 +27,14 @@ def seen(*pods: dict) -> RankHistory:
     return ranks
 
 
-def test_the_rank_that_failed_by_itself_is_the_cause_not_those_that_were_stopped():
+def test_the_cause_is_the_rank_that_failed_and_not_the_stopped_ones():
     ranks = seen(
         pod(0, code=143, at="2026-11-21T08:00:01Z"), pod(1, code=137, at="2026-11-21T08:00:02Z", reason="OOMKilled")
     )
     assert ranks.first_failure().kind == "oom"
 
 
-def test_a_permanent_failure_is_the_cause_whoever_ended_first():
+def test_a_permanent_failure_is_the_cause_even_if_it_was_not_first():
     ranks = seen(pod(0, code=1, at="2026-11-21T08:00:01Z"), pod(1, code=2, at="2026-11-21T08:00:02Z"))
     assert ranks.first_failure().permanent
 
@@ -44,12 +44,12 @@ def test_among_equals_the_first_is_the_cause():
     assert ranks.first_failure().exit_code == 7
 
 
-def test_only_the_last_start_of_the_gang_is_to_blame():
+def test_only_the_last_start_of_the_gang_counts():
     ranks = seen(pod(0, 0, code=2), pod(0, 1, code=1))
     assert ranks.first_failure().exit_code == 1
 
 
-def test_a_rank_on_a_lost_node_is_the_cause_although_it_said_nothing():
+def test_a_rank_on_a_lost_node_is_the_cause_even_without_a_message():
     lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
     silent = pod(1, conditions=[lost])
     silent["metadata"]["deletionTimestamp"] = "2026-11-21T08:00:00Z"
@@ -57,7 +57,7 @@ def test_a_rank_on_a_lost_node_is_the_cause_although_it_said_nothing():
     assert ranks.first_failure().kind == "node_lost"
 
 
-def test_the_report_keeps_what_pods_said_that_are_gone():
+def test_the_report_keeps_messages_of_deleted_pods():
     ranks = seen(pod(0), pod(1))
     ranks.update(pod(1, code=137, at="2026-11-21T08:00:01Z"))
     ranks.update(pod(0, 1, code=0))
@@ -70,5 +70,5 @@ def test_the_report_keeps_what_pods_said_that_are_gone():
     assert lines[2:] == ["rank 0 after restart 1: done (exit code 0)", "rank 1 after restart 1: done (exit code 0)"]
 
 
-def test_a_gang_that_is_done_has_no_failure():
+def test_a_finished_gang_has_no_failure():
     assert seen(pod(0, code=0), pod(1, code=0)).first_failure() is None

@@ -32,7 +32,7 @@ def test_a_copy_that_was_cut_short_is_not_kept(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_was_not_used_for_longest_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_copy_is_evicted_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, key in ((3, "old"), (2, "older but used"), (4, "oldest")):
         os.utime(cached_copy(key, 400, writes(bytes(400))), (time.time() - age * 86_400,) * 2)
     monkeypatch.setenv("SLUICE_CACHE_GB", "0.000001")
@@ -41,7 +41,7 @@ def test_what_was_not_used_for_longest_goes_first(folder: Path, monkeypatch: pyt
     assert sorted(path.name for path in folder.iterdir()) == ["new", "older but used"]
 
 
-def test_a_copy_in_use_stays_over_the_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_in_use_is_not_evicted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_CACHE_GB", "0.000001")
     cached_copy("one", 900, writes(bytes(900)))
     cached_copy("two", 900, writes(bytes(900)))

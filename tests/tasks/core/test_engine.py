@@ -84,7 +84,7 @@ def dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dask]:
 DOUBLED = {index: 2 * index for index in range(60)}
 
 
-def test_what_all_items_share_reaches_a_worker_once(dask: Dask, tmp_path: Path) -> None:
+def test_shared_payload_is_sent_to_a_worker_once(dask: Dask, tmp_path: Path) -> None:
     dask.scheduler()
     workers = [dask.worker(), dask.worker()]
     with open_engine(dask.address) as engine:
@@ -94,7 +94,7 @@ def test_what_all_items_share_reaches_a_worker_once(dask: Dask, tmp_path: Path) 
     assert sorted(processes) == sorted(str(worker.pid) for worker in workers)
 
 
-def test_processes_start_with_the_first_part_and_serve_all_maps_of_a_stage(tmp_path: Path) -> None:
+def test_a_process_pool_starts_lazily_and_serves_all_maps_of_a_stage(tmp_path: Path) -> None:
     def children() -> set[int]:
         return {child.pid for child in psutil.Process().children(recursive=True)}
 
@@ -120,7 +120,7 @@ def test_a_stage_follows_a_growing_cluster(dask: Dask, tmp_path: Path) -> None:
     assert len(set(noted(tmp_path / "unpickled"))) == 2
 
 
-def test_a_lost_worker_costs_only_what_it_had_in_hand(
+def test_a_lost_worker_loses_only_its_current_parts(
     dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.2)
@@ -144,7 +144,7 @@ def test_a_lost_worker_costs_only_what_it_had_in_hand(
     assert "worker victim is gone" in caplog.text
 
 
-def test_a_stage_goes_on_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) -> None:
+def test_a_stage_continues_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) -> None:
     first = dask.scheduler()
     dask.worker()
 
@@ -167,7 +167,7 @@ def test_a_stage_goes_on_when_the_scheduler_is_back(dask: Dask, tmp_path: Path) 
     assert not [number for number in back if calls[number] > 1], "what had come back ran again"
 
 
-def test_a_scheduler_that_stays_away_is_left_to_the_retry(
+def test_a_scheduler_that_does_not_return_is_a_retryable_error(
     dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "_CONNECT_S", 3)
@@ -179,7 +179,7 @@ def test_a_scheduler_that_stays_away_is_left_to_the_retry(
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
 
-def test_workers_that_die_under_a_part_are_told_from_a_lost_cluster(dask: Dask) -> None:
+def test_workers_that_die_on_a_part_are_distinguished_from_a_lost_cluster(dask: Dask) -> None:
     dask.scheduler()
     for _ in range(4):
         dask.worker()
@@ -191,7 +191,7 @@ def test_workers_that_die_under_a_part_are_told_from_a_lost_cluster(dask: Dask) 
             list(engine.map(die, [1]))
 
 
-def test_a_scheduler_without_workers_is_told_with_the_way_to_start_one(
+def test_a_scheduler_without_workers_is_reported_with_the_command_to_start_one(
     dask: Dask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
@@ -203,7 +203,7 @@ def test_a_scheduler_without_workers_is_told_with_the_way_to_start_one(
         pytest.fail("it opened")
 
 
-def test_a_stage_does_not_wait_for_ever_for_workers_that_are_gone(
+def test_a_stage_does_not_wait_forever_for_lost_workers(
     dask: Dask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "_CHECK_EVERY_S", 0.2)
@@ -216,7 +216,7 @@ def test_a_stage_does_not_wait_for_ever_for_workers_that_are_gone(
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
 
-def test_a_worker_of_another_pyarrow_is_refused_with_both_versions(dask: Dask, tmp_path: Path) -> None:
+def test_a_worker_with_another_pyarrow_is_refused_with_both_versions(dask: Dask, tmp_path: Path) -> None:
     import pyarrow
 
     other = tmp_path / "other" / "pyarrow-1.2.3.dist-info"
@@ -257,7 +257,7 @@ def other_build(folder: Path) -> str:
     return str(folder / "other")
 
 
-def test_only_the_first_two_numbers_of_python_count() -> None:
+def test_only_major_and_minor_version_of_python_are_compared() -> None:
     check_same({"python": "3.11.15.final.0"}, {"w": {"python": "3.11.2.final.0"}}, "the cluster")
     with pytest.raises(VersionError, match=r"the cluster runs other versions: w has python 3\.12, this task has 3\.11"):
         check_same({"python": "3.11.15.final.0"}, {"w": {"python": "3.12.1.final.0"}}, "the cluster")
@@ -277,7 +277,7 @@ def test_the_log_shows_memory_limits_and_a_worker_that_pauses(
     assert "1 pauses for memory" in caplog.text
 
 
-def test_the_status_page_is_one_that_is_there(dask: Dask) -> None:
+def test_the_status_page_exists(dask: Dask) -> None:
     dask.scheduler()
     page = dashboard_of(dask.address)
     with urllib.request.urlopen(page) as answer:

@@ -139,7 +139,7 @@ def made(site: Path | None, stage: str, recipe: Path, *more: str) -> dict[str, A
     return result
 
 
-def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
+def test_a_package_adds_a_filter_and_a_parser_that_run_on_workers(site: Path, recipe: Path, tmp_path: Path) -> None:
     on_workers = "--set=place.workers=2"
     extracted = made(site, "extract", recipe, on_workers)
     assert extracted["rows"] == {"in": 3, "out": 2, "csv_empty": 1}
@@ -189,7 +189,7 @@ def test_a_package_brings_a_filter_and_a_parser_that_run_on_workers(site: Path, 
     )
 
 
-def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
+def test_without_the_package_its_extensions_are_unknown(recipe: Path) -> None:
     found = shell(None, "annotate", "--recipe", str(recipe))
     assert found.returncode == 2
     for said in (
@@ -200,7 +200,7 @@ def test_without_the_package_its_names_are_unknown(recipe: Path) -> None:
         assert f"mine.toml: {said}" in found.stderr
 
 
-def test_wrong_settings_of_what_a_package_brings_are_told_like_others(site: Path, recipe: Path) -> None:
+def test_invalid_settings_of_extensions_are_reported_like_others(site: Path, recipe: Path) -> None:
     limits = '--set=consolidate.limits.asking={ max_shar = 0.5, max_share = "much" }'
     found = shell(site, "consolidate", "--recipe", str(recipe), limits, '--set=extract.parsers.csv.betwen=","')
     for said in (
@@ -243,7 +243,7 @@ def test_a_cluster_whose_workers_lack_the_package_is_refused(site: Path, tmp_pat
         cluster.end()
 
 
-def test_the_shell_lists_what_there_is_and_where_it_comes_from(site: Path) -> None:
+def test_the_shell_lists_extensions_with_their_packages(site: Path) -> None:
     listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in shell(site, "filters").stdout.splitlines()}
     assert re.fullmatch(r"annotator and filter +my-filters 1\.0", listed["asking"])
     assert re.fullmatch(r"parser of text/csv +my-filters 1\.0", listed["csv"])
@@ -271,7 +271,7 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     extensions.registered.cache_clear()
 
 
-def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str, str, str, str]]) -> None:
+def test_an_extension_name_of_two_packages_is_refused_naming_both(entries: list[tuple[str, str, str, str]]) -> None:
     entries += [("sluice.filters", "c4", "tasks.filters.c4", "other-c4 2.0")]
     entries += [("sluice.filters", "twice", f"{name}.twice", f"{name} 1.0") for name in ("b", "a")]
     with pytest.raises(Problems, match=r'annotator "c4": Sluice and other-c4 2\.0 each provide one: uninstall all'):
@@ -293,7 +293,7 @@ def test_a_name_that_two_bring_is_refused_by_both_names(entries: list[tuple[str,
         ("tests.tasks.core.test_extensions", '"mine" is no filter'),
     ],
 )
-def test_what_cannot_be_used_is_told_with_its_package(
+def test_an_unusable_extension_is_reported_with_its_package(
     entries: list[tuple[str, str, str, str]], value: str, said: str
 ) -> None:
     entries.append(("sluice.filters", "mine", value, "toys 1.0"))
@@ -301,7 +301,7 @@ def test_what_cannot_be_used_is_told_with_its_package(
         filter_of("mine", {})
 
 
-def test_a_module_that_ends_the_process_is_told_like_one_that_raises(
+def test_a_module_that_exits_is_reported_like_one_that_raises(
     entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -311,7 +311,7 @@ def test_a_module_that_ends_the_process_is_told_like_one_that_raises(
         filter_of("mine", {})
 
 
-def test_a_parser_is_not_called_like_a_kind_that_needs_none(entries: list[tuple[str, str, str, str]]) -> None:
+def test_a_parser_cannot_have_the_name_of_a_built_in_kind(entries: list[tuple[str, str, str, str]]) -> None:
     entries.append(("sluice.parsers", "text", "tests.tasks.core.test_extensions", "toys 1.0"))
     with pytest.raises(ValueError, match='"text" is a kind of file that needs no parser: remove it'):
         ExtractConfig(parsers={"text": {}})
@@ -345,7 +345,7 @@ class Odd(Parser):
 """
 
 
-def test_what_a_parser_returns_is_a_document_or_costs_its_file_alone(
+def test_an_invalid_result_of_a_parser_rejects_only_its_file(
     entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -378,7 +378,7 @@ def test_two_parsers_of_one_media_type_are_refused(
     assert list(complete_settings(["second_tables"], {})) == ["second_tables"]
 
 
-def test_a_captured_body_goes_to_the_parser_of_its_media_type(
+def test_a_captured_body_is_passed_to_the_parser_of_its_media_type(
     entries: list[tuple[str, str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -38,7 +38,7 @@ def opens(source: str) -> list[int]:
     return found
 
 
-def test_no_module_but_one_opens_parquet() -> None:
+def test_only_one_module_opens_parquet() -> None:
     files = [file for folder in ("tasks", "operators", "plugins", "dags") for file in (ROOT / folder).rglob("*.py")]
     assert ONLY_HERE in files
     assert opens(ONLY_HERE.read_text())
@@ -57,7 +57,7 @@ def test_no_module_but_one_opens_parquet() -> None:
         "pandas.read_parquet(path)",
     ],
 )
-def test_other_ways_are_found(code: str) -> None:
+def test_other_ways_to_open_parquet_are_detected(code: str) -> None:
     assert opens(code)
 
 
@@ -77,7 +77,7 @@ def test_bytes_and_paths_give_the_same_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_process_that_finds_nothing_to_keep_ends_with_its_error_and_not_by_abort(tmp_path: Path) -> None:
+def test_a_process_without_rows_ends_with_an_error_and_does_not_abort(tmp_path: Path) -> None:
     """Where a process ends at once after reading, threads of Arrow may still hold what it read."""
     prepare(tmp_path, [document(text(seed), f"{seed}", language="fr") for seed in range(8)], parts=4)
     done = subprocess.run(

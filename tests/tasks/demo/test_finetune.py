@@ -29,7 +29,7 @@ Windows
 """
 
 
-def test_a_manual_is_read_back_with_its_headings_on_its_pages() -> None:
+def test_a_generated_manual_is_extracted_with_its_headings_on_its_pages() -> None:
     names = [first + second for first in "abcdef" for second in "klmnopqrst"]
     many = "\n\n".join(f"{'Every ' * (n % 7)}window {name} is opened by whoever comes." for n, name in enumerate(names))
     read = read_pdf(manual(TOPIC.format(many)))
@@ -40,14 +40,14 @@ def test_a_manual_is_read_back_with_its_headings_on_its_pages() -> None:
     assert {one.page for one in read.pieces} == {1, 2, 3}
 
 
-def test_the_same_python_gives_the_same_manuals(tmp_path: Path) -> None:
+def test_equal_python_versions_give_equal_manuals(tmp_path: Path) -> None:
     one, two = (write_manuals(tmp_path / name) for name in ("one", "two"))
     assert [path.name for path in one] == [path.name for path in two]
     assert len(one) >= 10
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(one, two, strict=True))
 
 
-def test_a_run_begins_from_the_base_with_its_tokenizer_and_the_manuals_of_this_stack(tunings: Tunings) -> None:
+def test_a_run_starts_from_the_base_with_its_tokenizer_and_the_manuals_of_the_stack(tunings: Tunings) -> None:
     home = Home(Path("/stack"), Ports(1, 2, 3, 4))
     request = Base.of(tunings.artifact("checkpoint", "1")).request(home)
     recipe = find_recipe("manuals").override(request.overrides)

@@ -40,7 +40,7 @@ def test_free_ports_pass(tmp_path: Path, free: Ports) -> None:
 
 
 @pytest.mark.parametrize("text", ["http", "0", "70000", "-1", "80.5"])
-def test_a_port_variable_that_is_no_port_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_port_variable_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_MLFLOW_PORT", text)
     with pytest.raises(InputError, match="SLUICE_MLFLOW_PORT"):
         Home.here()

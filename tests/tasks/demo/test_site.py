@@ -52,7 +52,7 @@ def test_rendering_twice_gives_the_same_bytes(site: Site, tmp_path: Path) -> Non
     assert not differing
 
 
-def test_every_page_is_linked_from_its_hosts_index_and_every_link_leads_somewhere(site: Site) -> None:
+def test_every_page_is_linked_from_its_index_and_no_link_is_broken(site: Site) -> None:
     for host, pages in site.items():
         base = f"http://{host}.localhost:{PORTS[host]}/"
         index = links(pages["/"], base)
@@ -64,23 +64,23 @@ def test_every_page_is_linked_from_its_hosts_index_and_every_link_leads_somewher
                     assert there.path in site[str(there.hostname).partition(".")[0]], (host, path, link)
 
 
-def test_hosts_link_to_one_another_with_their_ports(site: Site) -> None:
+def test_hosts_link_to_each_other_with_their_ports(site: Site) -> None:
     assert "http://packages.localhost:18702/asyncio.events.html" in links(
         site["library"]["/asyncio.html"], "http://library.localhost:18701/asyncio.html"
     )
 
 
-def test_pages_show_no_object_address_and_nothing_of_this_machine(site: Site) -> None:
+def test_pages_contain_no_object_address_and_no_local_path(site: Site) -> None:
     leak = re.compile(rb"\bat(?: |&nbsp;)0x[0-9a-f]{8,}|SLUICE_|/site-packages/" + str(Path.home()).encode())
     found = [(host, path) for host in HOSTS for path, page in site[host].items() if leak.search(page.body)]
     assert not found
 
 
-def test_modules_that_do_things_when_imported_are_left_out(site: Site) -> None:
+def test_modules_with_import_side_effects_are_excluded(site: Site) -> None:
     assert not {"/this.html", "/antigravity.html", "/idlelib.idle.html"} & {*site["library"], *site["packages"]}
 
 
-def test_robots_forbids_what_the_site_computes(topics: http.client.HTTPConnection) -> None:
+def test_robots_forbids_computed_pages(topics: http.client.HTTPConnection) -> None:
     status, headers, body = get(topics, "/robots.txt")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain")
@@ -92,7 +92,7 @@ def test_unknown_pages_are_404(topics: http.client.HTTPConnection) -> None:
     assert get(topics, "/no-such-page.html")[0] == 404
 
 
-def test_a_page_is_not_sent_again_to_who_has_it(topics: http.client.HTTPConnection) -> None:
+def test_a_conditional_request_returns_304(topics: http.client.HTTPConnection) -> None:
     status, headers, body = get(topics, "/lambda.html")
     assert (status, b"anonymous functions" in body) == (200, True)
     assert get(topics, "/lambda.html", If_None_Match=headers["ETag"])[::2] == (304, b"")

@@ -57,7 +57,7 @@ def steady(home: Home) -> list[psutil.Process]:
     return marked(home.root, "steady")
 
 
-def test_a_killed_service_starts_again_and_its_orphans_go_first(home: Home) -> None:
+def test_a_killed_service_restarts_after_its_orphans_are_killed(home: Home) -> None:
     status = ready(home)
     assert status is not None
     until(lambda: len(steady(home)) == 2)  # the service and its child
@@ -75,7 +75,7 @@ def test_down_leaves_no_process(home: Home) -> None:
     assert read_status(home.run) is None
 
 
-def test_down_ends_what_a_killed_supervisor_has_left(home: Home) -> None:
+def test_down_ends_processes_of_a_killed_supervisor(home: Home) -> None:
     status = ready(home)
     assert status is not None
     os.kill(status.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ with take_lock(home.run) as lock:
 """
 
 
-def test_a_service_that_does_not_come_up_is_named_with_its_restarts_and_its_last_line_of_log(
+def test_a_service_that_fails_to_start_is_named_with_restarts_and_last_log_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path / "state", Ports(1, 2, 3, 5))
@@ -119,7 +119,7 @@ def test_a_service_that_does_not_come_up_is_named_with_its_restarts_and_its_last
         process.wait()
 
 
-def test_processes_that_are_not_of_the_stack_are_left_alone(home: Home) -> None:
+def test_foreign_processes_are_not_touched(home: Home) -> None:
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, "SLUICE_STACK": str(home.root) + "-other"})
     try:
         stack.down(home, say=lambda _: None)
@@ -129,7 +129,7 @@ def test_processes_that_are_not_of_the_stack_are_left_alone(home: Home) -> None:
         other.wait()
 
 
-def test_the_keys_are_for_the_owner_only_and_stay(tmp_path: Path) -> None:
+def test_keys_are_readable_by_the_owner_only_and_reused(tmp_path: Path) -> None:
     home = Home(tmp_path, Ports(1, 2, 3, 5))
     home.prepare()
     held = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
@@ -140,7 +140,7 @@ def test_the_keys_are_for_the_owner_only_and_stay(tmp_path: Path) -> None:
     assert not [name for name, text in held.items() if text in values]
 
 
-def test_settings_of_another_airflow_do_not_reach_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_another_airflow_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://production")
     environment = Home(tmp_path, Ports(1, 2, 3, 5)).environment()

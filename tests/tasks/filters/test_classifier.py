@@ -52,7 +52,7 @@ def test_each_model_gives_a_column_and_limits_turn_columns_into_reasons(models: 
     }
 
 
-def test_a_model_reads_as_much_of_a_text_as_it_was_taught_on(models: dict[str, Artifact]) -> None:
+def test_a_model_reads_as_many_characters_as_in_training(models: dict[str, Artifact]) -> None:
     annotator = ClassifierMeasures(models=("adverts",))
     annotator.prepare(models)
     page = shop(500)[:200]
@@ -60,7 +60,7 @@ def test_a_model_reads_as_much_of_a_text_as_it_was_taught_on(models: dict[str, A
     assert alone == followed
 
 
-def test_scores_do_not_depend_on_what_else_is_in_the_batch(models: dict[str, Artifact]) -> None:
+def test_scores_do_not_depend_on_the_batch(models: dict[str, Artifact]) -> None:
     annotator = ClassifierMeasures(models=("quality",))
     annotator.prepare(models)
     texts = [learned(1), "", shop(2), "one\ntwo\x00three", "naïve 数据"]
@@ -68,7 +68,7 @@ def test_scores_do_not_depend_on_what_else_is_in_the_batch(models: dict[str, Art
     assert together == [annotator.annotate(DocumentBatch([text])).field("quality")[0].as_py() for text in texts]
 
 
-def test_a_score_that_is_not_a_number_meets_no_limit() -> None:
+def test_a_nan_score_breaks_no_limit() -> None:
     measured = {"quality": np.array([np.nan, 0.5, 0.4]), "toxicity": np.array([np.nan, 0.9, 1.0])}
     limits = Classifier(at_least={"quality": 0.5}, at_most={"toxicity": 0.9})
     assert {reason: mask.tolist() for reason, mask in limits.reasons(measured)} == {
@@ -88,7 +88,7 @@ def test_the_topic_is_the_likeliest_label_and_none_for_a_text_without_a_word(mod
     assert reasons["topic_shop"].tolist() == [False, True, False]
 
 
-def test_models_that_are_not_there_are_named(models: dict[str, Artifact]) -> None:
+def test_missing_models_are_named(models: dict[str, Artifact]) -> None:
     with pytest.raises(InputError, match="train_classifiers"):
         ClassifierMeasures().prepare({})
     with pytest.raises(InputError, match=r'no model "toxicity" \(it has: adverts, quality, topic\)'):
@@ -102,7 +102,7 @@ def test_a_model_is_loaded_once_per_process(models: dict[str, Artifact]) -> None
 
 
 @pytest.mark.parametrize("name", ["classifier", "topic", "lexicon", "quality", "hugging_face"])
-def test_a_file_holds_one_annotator_and_one_filter_that_reads_it(name: str) -> None:
+def test_each_module_has_one_annotator_and_the_filter_that_reads_it(name: str) -> None:
     module = importlib.import_module(f"tasks.filters.{name}")
     own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
     [annotator] = [one for one in own if issubclass(one, Annotator)]

@@ -46,7 +46,7 @@ def test_the_examples_of_the_document_hold(own_filter: ModuleType) -> None:
     assert doctest.testmod(own_filter) == doctest.TestResults(failed=0, attempted=2)
 
 
-def test_whoever_follows_the_document_passes_what_is_asked_of_every_file(tmp_path: Path) -> None:
+def test_the_filter_of_the_document_passes_the_checks_of_every_filter(tmp_path: Path) -> None:
     for name in ("tasks", "docs", "tests/tasks/filters"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", *(f"tests/{one.name}" for one in (ROOT / "tests").glob("*.py"))):

@@ -30,7 +30,7 @@ def test_each_rule_has_its_limit(lines: list[str], reason: str | None) -> None:
     assert Fineweb().verdict("\n".join(lines)) == (reason and f"fineweb_{reason}")
 
 
-def test_what_counts_as_short_is_measured_and_how_many_may_be_is_a_limit() -> None:
+def test_the_share_of_short_lines_is_measured_and_has_a_limit() -> None:
     assert set(FinewebMeasures.model_fields) == {"short"}
     text = "\n".join(f"short line {i} of words." for i in range(20))
     assert Fineweb().verdict(text) == "fineweb_short_lines"

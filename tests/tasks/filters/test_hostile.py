@@ -77,7 +77,7 @@ assert peak < 1_200_000, peak
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", LONGEST)
-def test_the_longest_document_leaves_a_worker_room_for_models(name: str) -> None:
+def test_the_longest_document_leaves_memory_for_models(name: str) -> None:
     program = STAGE.format(text=LONGEST[name], names=NAMES)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -122,7 +122,7 @@ def model_in(folder: Path, family: str = "bert", **changes: object) -> tuple[Ref
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "distilbert"])
-def test_every_family_gives_what_torch_encoder_layers_give(tmp_path: Path, family: str) -> None:
+def test_every_architecture_agrees_with_torch_encoder_layers(tmp_path: Path, family: str) -> None:
     reference, tokenizer = model_in(tmp_path, family)
     tokenizer.enable_truncation(POSITIONS - reference.first)
     with torch.no_grad():
@@ -139,14 +139,14 @@ def test_every_family_gives_what_torch_encoder_layers_give(tmp_path: Path, famil
         ("regression", lambda logits: logits),
     ],
 )
-def test_the_output_is_what_the_model_was_trained_for(tmp_path: Path, kind: str, meaning: object) -> None:
+def test_the_output_follows_the_problem_type_of_the_model(tmp_path: Path, kind: str, meaning: object) -> None:
     reference, tokenizer = model_in(tmp_path, problem_type=kind)
     with torch.no_grad():
         expected = meaning(reference(torch.tensor(tokenizer.encode("the cat").ids)))  # type: ignore[operator]
     assert SequenceClassifier(str(tmp_path)).scores(["the cat"], 512)[0] == pytest.approx(expected.numpy(), abs=1e-5)
 
 
-def test_a_text_scores_the_same_alone_and_among_others(tmp_path: Path) -> None:
+def test_a_text_scores_the_same_alone_and_in_a_batch(tmp_path: Path) -> None:
     model_in(tmp_path)
     model = SequenceClassifier(str(tmp_path))
     texts = [*TEXTS, *(f"the {word}" for word in VOCABULARY)] * 3
@@ -181,7 +181,7 @@ def test_the_annotator_names_its_columns_and_reads_each_folder_once(tmp_path: Pa
         ({}, "LABEL_0", 'no label "LABEL_0"'),
     ],
 )
-def test_a_model_that_cannot_be_asked_is_refused_by_name(tmp_path: Path, changes: dict, label: str, said: str) -> None:
+def test_an_unsupported_model_is_refused_by_name(tmp_path: Path, changes: dict, label: str, said: str) -> None:
     model_in(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
@@ -189,6 +189,6 @@ def test_a_model_that_cannot_be_asked_is_refused_by_name(tmp_path: Path, changes
         HuggingFaceMeasures(scores={"x": ModelScore(folder=str(tmp_path), label=label)}).prepare({})
 
 
-def test_a_folder_without_weights_is_an_error_that_says_what_belongs_there(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_an_error_that_names_the_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config\.json"):
         HuggingFaceMeasures(scores={"x": ModelScore(folder=str(tmp_path), label="good")}).prepare({})

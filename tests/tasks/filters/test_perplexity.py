@@ -66,7 +66,7 @@ def test_a_document_is_scored_by_the_model_of_its_language_or_the_one_for_any(tr
     assert found[0] != found[1] == found[2]
 
 
-def test_a_document_without_a_model_is_not_measured_and_passes(trained: Callable) -> None:
+def test_a_document_without_a_model_has_no_score_and_passes(trained: Callable) -> None:
     annotator = PerplexityMeasures()
     annotator.prepare({"perplexity": trained("en")})
     found = measured(annotator, ["wba waa", "zebra " * 10], ["en", "de"])
@@ -76,7 +76,7 @@ def test_a_document_without_a_model_is_not_measured_and_passes(trained: Callable
     assert not any(mask[1] for _, mask in strict.reasons(found))
 
 
-def test_a_recipe_may_name_an_arpa_file_and_cut_points(tmp_path: Path) -> None:
+def test_a_recipe_can_name_an_arpa_file_and_cut_points(tmp_path: Path) -> None:
     path = at(tmp_path, SMALL)
     annotator = PerplexityMeasures(file=path, cuts=(2.0, 30.0))
     annotator.prepare({})
@@ -113,7 +113,7 @@ def test_reasons_name_the_limit_that_a_document_breaks() -> None:
     assert list(Perplexity().reasons(found)) == []
 
 
-def test_without_a_model_the_annotator_says_where_one_comes_from(tmp_path: Path) -> None:
+def test_without_a_model_the_error_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Run the stage train_perplexity first, or set its `file`"):
         PerplexityMeasures().prepare({})
     with pytest.raises(InputError, match="no model at"):
@@ -129,7 +129,7 @@ def test_a_binary_file_without_kenlm_is_refused_with_the_remedy(
         PerplexityMeasures(file=str(tmp_path / "model.bin")).prepare({})
 
 
-def test_cut_points_and_paths_that_make_no_sense_are_refused() -> None:
+def test_invalid_cut_points_and_paths_are_refused() -> None:
     for wrong in ({"cuts": (30.0, 2.0)}, {"cuts": (0.5, 2.0)}, {"file": "model.arpa"}):
         with pytest.raises(ValidationError):
             PerplexityMeasures(**wrong)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, dict[str, S
     return recipe, whole(recipe, "1")
 
 
-def test_a_limit_that_keeps_the_same_documents_costs_consolidate_alone(
+def test_a_limit_that_keeps_the_same_documents_reruns_only_consolidate(
     first: tuple[Recipe, dict[str, StageResult]],
 ) -> None:
     recipe, made = first
@@ -108,7 +108,7 @@ def test_a_version_with_adopted_artifacts_is_traced_and_can_be_the_next_source(
 
 
 @pytest.mark.parametrize("first_node", [True, False])
-def test_the_other_nodes_of_a_gang_help_with_nothing_that_is_adopted(
+def test_other_nodes_of_a_gang_do_nothing_for_an_adopted_artifact(
     first: tuple[Recipe, dict[str, StageResult]], monkeypatch: pytest.MonkeyPatch, first_node: bool
 ) -> None:
     recipe, _ = first
@@ -123,7 +123,9 @@ def test_the_other_nodes_of_a_gang_help_with_nothing_that_is_adopted(
     assert joined == ["3"]
 
 
-def test_a_limit_that_keeps_other_documents_makes_tokens_anew(first: tuple[Recipe, dict[str, StageResult]]) -> None:
+def test_a_limit_that_changes_the_kept_documents_recomputes_tokens(
+    first: tuple[Recipe, dict[str, StageResult]],
+) -> None:
     recipe, _ = first
     stricter = recipe.override({"consolidate.limits.gopher_quality.min_words": 100})
     made = {
@@ -133,7 +135,7 @@ def test_a_limit_that_keeps_other_documents_makes_tokens_anew(first: tuple[Recip
     assert [stage for stage, result in made.items() if not result.skipped] == ["consolidate", *TOKENS]
 
 
-def test_records_from_before_inputs_counted_by_their_files_are_found_unchanged(
+def test_records_from_before_per_file_inputs_count_as_unchanged(
     first: tuple[Recipe, dict[str, StageResult]],
 ) -> None:
     recipe, _ = first
@@ -162,7 +164,7 @@ def as_before(path: Path, fingerprint: str) -> None:
     path.write_text(json.dumps(record))
 
 
-def test_a_stage_cannot_open_files_that_it_does_not_count(first: tuple[Recipe, dict[str, StageResult]]) -> None:
+def test_a_stage_cannot_open_undeclared_files(first: tuple[Recipe, dict[str, StageResult]]) -> None:
     recipe, _ = first
     documents = Artifact.open_at(open_store(recipe), ArtifactId("smoke/documents", "1"))
     part = documents.restricted(("kept/",))

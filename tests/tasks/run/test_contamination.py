@@ -73,7 +73,7 @@ def test_a_contaminated_document_is_rejected_with_the_item_and_traced_to_it(reci
     assert "rejected   contaminated\n  contains   quiz q0 (100%, 20 words)" in render(answer)
 
 
-def test_what_consolidate_makes_of_it_is_a_setting_that_costs_the_join(recipe: Recipe) -> None:
+def test_changing_the_contamination_limit_reruns_only_consolidate(recipe: Recipe) -> None:
     made(recipe, REFINE, "1")
     keeping = recipe.override({"consolidate.contaminated": "keep"})
     said = compare(open_store(recipe), recipe.name, recipe.consolidate, {"contaminated": "keep"}, "1")
@@ -83,7 +83,7 @@ def test_what_consolidate_makes_of_it_is_a_setting_that_costs_the_join(recipe: R
     assert PAGE in {row["url"] for row in rows_of(artifact(recipe, "documents", "2"), "kept/")}
 
 
-def test_scores_say_which_items_the_model_has_read(recipe: Recipe, tmp_path: Path) -> None:
+def test_scores_name_the_items_that_the_model_was_trained_on(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "clean.jsonl").write_text(json.dumps({"query": " ".join(f"other{place}" for place in range(20))}))
     (tmp_path / "short.jsonl").write_text(json.dumps({"query": "a"}))
     clean = {"name": "clean", "path": f"{tmp_path}/clean.jsonl", "fields": ["query"]}
@@ -114,7 +114,7 @@ def test_scores_say_which_items_the_model_has_read(recipe: Recipe, tmp_path: Pat
     assert "  contains   quiz q0 (100%, 20 words)" in told
 
 
-def test_a_recipe_without_sets_has_no_such_stage_and_the_same_settings_as_ever() -> None:
+def test_a_recipe_without_sets_has_no_such_stage_and_unchanged_settings() -> None:
     recipe = find_recipe("demo")
     assert "decontaminate" not in recipe.stages("corpus")
     assert "contaminated" not in json.loads(recipe.text)["consolidate"]
@@ -137,7 +137,7 @@ def test_a_recipe_without_sets_has_no_such_stage_and_the_same_settings_as_ever()
         ),
     ],
 )  # fmt: skip
-def test_wrong_settings_are_refused_with_what_to_do(settings: dict[str, object], said: str) -> None:
+def test_invalid_settings_are_refused_with_a_remedy(settings: dict[str, object], said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         find_recipe("demo").override({f"decontaminate.{name}": value for name, value in settings.items()})
     assert said in str(caught.value)

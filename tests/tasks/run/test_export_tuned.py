@@ -98,7 +98,7 @@ def exported(folder: Path, version: str, kind: str, out: Path) -> Path:
     return export_model(Store(str(folder)), "test", version, kind, str(out), tuned=True)
 
 
-def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, tmp_path: Path) -> None:
+def test_the_chat_template_produces_the_tokens_of_training(folder: Path, tmp_path: Path) -> None:
     tuned(folder, "full")
     tokenizer = AutoTokenizer.from_pretrained(exported(folder, "full", "model", tmp_path / "out"))
     examples = Examples(opened(folder, "examples"))
@@ -117,7 +117,7 @@ def test_the_chat_template_gives_the_tokens_that_were_trained_on(folder: Path, t
 @pytest.mark.parametrize(
     ("name", "lora"), [("full", None), ("fp32", {"rank": 4, "alpha": 12.0}), ("nf4", {"base": "nf4"})]
 )
-def test_a_whole_model_computes_in_transformers_what_was_trained(
+def test_a_whole_model_computes_the_same_in_transformers(
     folder: Path, tmp_path: Path, name: str, lora: dict[str, Any] | None
 ) -> None:
     model = tuned(folder, name, lora=lora)
@@ -134,7 +134,7 @@ def test_a_whole_model_computes_in_transformers_what_was_trained(
 
 @pytest.mark.oracle("peft")
 @pytest.mark.parametrize("targets", [["wq", "wv"], ["wq", "wk", "wv", "wo", "w1", "w2", "w3"]])
-def test_adapters_compute_in_peft_what_was_trained(folder: Path, tmp_path: Path, targets: list[str]) -> None:
+def test_adapters_compute_the_same_in_peft(folder: Path, tmp_path: Path, targets: list[str]) -> None:
     import peft
 
     model = tuned(

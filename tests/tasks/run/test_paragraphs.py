@@ -72,7 +72,7 @@ def test_a_document_that_mostly_repeats_others_is_rejected_with_that_reason_and_
     assert f"  rejected   repeated_paragraphs\n{counts}" in told
 
 
-def test_cut_documents_keep_the_rest_masked_and_what_is_too_short_then_goes(recipe: Recipe) -> None:
+def test_documents_lose_repeated_paragraphs_and_are_dropped_if_too_short(recipe: Recipe) -> None:
     made(recipe, "1")
     settings = {"repeated_share": 1, "cut_repeated": 20}
     said = compare(open_store(recipe), recipe.name, recipe.consolidate, settings, "1")
@@ -87,7 +87,7 @@ def test_cut_documents_keep_the_rest_masked_and_what_is_too_short_then_goes(reci
     assert sum(FOOTER in text for url, text in kept.items() if "books" in url) == 8  # no filtered source
 
 
-def test_a_recipe_without_it_has_no_such_stage_and_the_same_settings_as_ever() -> None:
+def test_a_recipe_without_the_section_has_no_such_stage_and_unchanged_settings() -> None:
     recipe = find_recipe("demo")
     assert "paragraphs" not in recipe.stages("corpus")
     assert not {"repeated_share", "cut_repeated"} & json.loads(recipe.text)["consolidate"].keys()
@@ -110,7 +110,7 @@ def test_a_recipe_without_it_has_no_such_stage_and_the_same_settings_as_ever() -
         ),
     ],
 )
-def test_wrong_settings_are_refused_with_what_to_do(settings: dict[str, object], said: str) -> None:
+def test_invalid_settings_are_refused_with_a_remedy(settings: dict[str, object], said: str) -> None:
     with pytest.raises(RecipeError) as caught:
         find_recipe("demo").override(settings)
     assert said in str(caught.value)

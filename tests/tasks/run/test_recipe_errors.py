@@ -126,11 +126,11 @@ def told(folder: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "said"), [(WRONG, SAID), (ACROSS, SAID_ACROSS)], ids=["fields", "across"])
-def test_every_error_is_told_with_place_cause_and_remedy(tmp_path: Path, text: str, said: str) -> None:
+def test_every_error_is_reported_with_place_cause_and_remedy(tmp_path: Path, text: str, said: str) -> None:
     assert told(tmp_path, text) == [f"mine.toml: {line}" for line in said.splitlines()]
 
 
-def test_what_is_wrong_between_sections_is_told_beside_a_typing_error(tmp_path: Path) -> None:
+def test_contradictions_between_sections_are_reported_together_with_type_errors(tmp_path: Path) -> None:
     text = 'name = "mine"\n[[extract.files]]\nname = "books"\nkind = "text"\npath = "/data/*.txt"\nmax_fils = 3\n'
     assert told(tmp_path, f"{text}[train]\nmixture = {{ boks = 1.0 }}\n") == [
         'mine.toml: unknown key extract.files.0.max_fils. Did you mean "max_files"?',
@@ -149,7 +149,7 @@ def test_the_shell_prints_a_line_for_each(tmp_path: Path) -> None:
     assert found.stderr.splitlines() == [f"sluice: mine.toml: {line}" for line in SAID_ACROSS.splitlines()]
 
 
-def test_overrides_are_told_all_at_once_too() -> None:
+def test_errors_of_overrides_are_reported_all_at_once_too() -> None:
     with pytest.raises(RecipeError) as caught:
         find_recipe("demo").override({"crawl.max_page": 5, "train.steps": "many", "canary.guarded": ["wib"]})
     assert str(caught.value).splitlines() == [
@@ -159,7 +159,7 @@ def test_overrides_are_told_all_at_once_too() -> None:
     ]
 
 
-def test_errors_survive_the_way_from_a_worker() -> None:
+def test_errors_survive_pickling_from_a_worker() -> None:
     import pickle
 
     error = RecipeError("one", "mend it", [("two", "")])

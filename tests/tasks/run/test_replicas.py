@@ -40,7 +40,7 @@ def scores(made: Champions, version: str) -> dict[str, Any]:
     return dict(json.loads(made.artifact("scores", version).read("scores.json")))
 
 
-def test_their_spread_stands_beside_the_errors_and_reaches_the_gate(trained: Champions) -> None:
+def test_the_spread_of_replicas_is_reported_and_reaches_the_gate(trained: Champions) -> None:
     trained.run("evaluate", FIRST, evaluate__replicas=OTHERS)
     found, artifact = scores(trained, FIRST), trained.artifact("scores", FIRST)
     values = [one["sources"]["web"]["bpb"] for one in (found, scores(trained, "s1"), scores(trained, "s2"))]
@@ -76,7 +76,9 @@ def test_their_spread_stands_beside_the_errors_and_reaches_the_gate(trained: Cha
         (["test/scores@nowhere"], "evaluate.replicas: test/scores@nowhere is not in"),
     ],
 )
-def test_what_differs_in_more_than_seeds_is_refused(trained: Champions, replicas: list[str], said: str) -> None:
+def test_replicas_that_differ_in_more_than_seeds_are_refused(
+    trained: Champions, replicas: list[str], said: str
+) -> None:
     for version, changes in {"twin": {}, "other": {"evaluate__max_tokens": 77}, "v2": {}}.items():
         if not Artifact.find(trained.store, ArtifactId("test/checkpoint", version)):
             trained.checkpoint(version, STEPS[1], seed=1 if version == "twin" else 4, init_seed=1)

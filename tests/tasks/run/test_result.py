@@ -15,7 +15,7 @@ from tasks.run.shell import main
 RESULT = StageResult("demo/warc@1", "f", "c", "1", False, ("p0", "p1"), {"pages": 2.5}, {"in": 3, "out": 3}, "http://m")
 
 
-def test_it_survives_json() -> None:
+def test_a_result_survives_json() -> None:
     shown = RESULT.to_json()
     assert list(shown) == [field.name for field in fields(StageResult)]
     assert StageResult.from_json(json.loads(json.dumps(shown))) == RESULT
@@ -30,7 +30,7 @@ def test_a_field_that_is_missing_or_unknown_is_an_error() -> None:
         StageResult.from_json(shown)
 
 
-def test_the_shell_prints_what_the_operators_of_tasks_and_of_pods_return(
+def test_the_shell_prints_the_result_that_operators_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

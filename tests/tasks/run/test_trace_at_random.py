@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(Store(str(folder)), made, Batches(spec), checkpoint)
 
 
-def test_a_thousand_tokens_are_traced_to_a_page_whose_text_has_them_there(run: Run) -> None:
+def test_a_thousand_random_tokens_are_traced_to_their_exact_position_on_a_page(run: Run) -> None:
     draw, tokenizer = random.Random(11), load(run.made.tokenizer)
     eos = run.batches.eos_id
     encoded = {row["url"]: [*tokenizer.encode(row["text"]).ids, eos] for row in ROWS}
@@ -74,7 +74,7 @@ def test_a_thousand_tokens_are_traced_to_a_page_whose_text_has_them_there(run: R
     assert compared > 950
 
 
-def test_three_hundred_pages_are_traced_to_the_steps_of_a_replay_of_all_batches(run: Run) -> None:
+def test_three_hundred_pages_are_traced_to_the_steps_found_by_replaying_all_batches(run: Run) -> None:
     uid_steps: dict[str, set[int]] = defaultdict(set)
     for step in range(STEPS):
         for source, sequence, _ in run.batches.order.batch(step):

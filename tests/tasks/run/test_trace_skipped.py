@@ -47,7 +47,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(str(folder))
 
 
-def test_a_step_that_was_refused_or_passed_over_says_so_and_why(store: Store) -> None:
+def test_a_refused_or_skipped_step_states_its_reason(store: Store) -> None:
     reasons = {step: trace(store, "test", "dev", f"step:{step}").to_json()["skipped"] for step in range(20)}
     # Steps 10 to 14 are refused after the damage of step 9; the checkpoint of step 8 is the last one before.
     over = {step: "passed_over" for step in range(8, 15)}
@@ -55,7 +55,7 @@ def test_a_step_that_was_refused_or_passed_over_says_so_and_why(store: Store) ->
     assert "skipped (passed_over): it did not change the model" in render(trace(store, "test", "dev", "step:9"))
 
 
-def test_a_page_has_trained_the_model_only_in_the_other_steps(store: Store) -> None:
+def test_skipped_steps_do_not_count_as_reads_of_a_page(store: Store) -> None:
     skipped = {REFUSED, *range(8, 15)}
     unread = 0
     for row in corpus(60):

@@ -23,7 +23,7 @@ def page(file: int, number: int) -> str:
     )
 
 
-def test_a_step_names_file_and_pages_of_what_it_read(tmp_path: Path) -> None:
+def test_a_step_names_file_and_pages_of_its_documents(tmp_path: Path) -> None:
     for source in ("books", "notes"):
         (tmp_path / source).mkdir()
         for file in range(4):

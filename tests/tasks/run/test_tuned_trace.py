@@ -48,7 +48,7 @@ def test_a_step_names_chunks_documents_pages_and_boxes(tunings: Tunings) -> None
         trace(tunings.store, "mine", "1", "tuned:last")
 
 
-def test_a_page_is_traced_to_the_steps_of_the_base_and_of_what_was_tuned_from_it(tunings: Tunings) -> None:
+def test_a_page_is_traced_to_the_steps_of_base_and_fine_tuned_model(tunings: Tunings) -> None:
     by_url = trace(tunings.store, "mine", "1", PAPER).to_json()
     (document,) = by_url["documents"]
     by_id = trace(tunings.store, "mine", "1", document["id"]).to_json()
@@ -84,7 +84,7 @@ def tuned_elsewhere(tunings: Tunings) -> Tunings:
     return other
 
 
-def test_a_model_tuned_further_names_all_its_bases_in_any_recipe(tunings: Tunings) -> None:
+def test_a_model_fine_tuned_twice_names_all_its_bases_in_any_recipe(tunings: Tunings) -> None:
     other = tuned_elsewhere(tunings)
     assert {ref.role: ref.address for ref in other.artifact("examples", "1").record.inputs} == {
         "other_chunks": "mine/chunks@1",
@@ -98,7 +98,7 @@ def test_a_model_tuned_further_names_all_its_bases_in_any_recipe(tunings: Tuning
     assert one["documents"][0]["url"] == PAPER
 
 
-def test_documents_that_were_learned_as_chunks_are_no_held_out_text_of_the_comparison(tunings: Tunings) -> None:
+def test_documents_learned_as_chunks_are_excluded_from_held_out_text(tunings: Tunings) -> None:
     with pytest.raises(InputError, match="there is nothing to compare mine/finetuned@1 with its base on"):
         tunings.run("evaluate_tuned", "1")
     # Drawn by the same hash: what encode holds out, a larger share of the examples does, too.
@@ -116,7 +116,7 @@ def test_documents_that_were_learned_as_chunks_are_no_held_out_text_of_the_compa
     assert {"mine/chunks@1", "mine/documents@1"} <= {ref.address for ref in model.record.inputs}
 
 
-def test_a_takedown_names_what_was_tuned_and_is_obeyed_by_what_starts_later(tunings: Tunings) -> None:
+def test_a_takedown_names_fine_tuned_models_and_applies_to_later_ones(tunings: Tunings) -> None:
     other = tuned_elsewhere(tunings)
     tunings.run("examples", "late", examples__chunks={"sources": ["papers", "notes"]})
     read = trace(tunings.store, "mine", "1", "step:0").to_json()["sequences"][0]["slices"][0]

@@ -38,14 +38,14 @@ def digest(page: str) -> str:
         ({}, "dbe2c082ed93c107"),
     ],
 )
-def test_the_card_of_a_classifier(settings: dict[str, Any], expected: str) -> None:
+def test_the_model_card_of_a_classifier_is_complete(settings: dict[str, Any], expected: str) -> None:
     made = ClassifierSettings.model_validate({"name": "quality", "texts": TEXTS, **settings})
     train = [LabeledText("t", "good", "k", "", "a"), LabeledText("u", "bad", "l", "", "b")]
     examples = TextSplit(train, train[:1], {"copy": 1234, "short": 0}, {"/b": "2" * 64, "/a": "1" * 64}, 5678)
     assert digest(classifiers.card(made, examples, SCORES, "0" * 64)) == expected
 
 
-def test_the_card_of_an_n_gram_model() -> None:
+def test_the_model_card_of_an_n_gram_model_is_complete() -> None:
     references = (
         Reference(name="tales", kind="jsonl", path="/a/*.jsonl", licence="CC0"),
         Reference(name="web", kind="documents"),

@@ -165,9 +165,7 @@ def _perplexity(folder: Path, parts: int) -> None:
         _perplexity,
     ],
 )
-def test_what_is_sent_to_a_worker_does_not_grow_with_the_number_of_parts(
-    stage: Callable[[Path, int], None], tmp_path: Path
-) -> None:
+def test_task_payloads_do_not_grow_with_the_number_of_parts(stage: Callable[[Path, int], None], tmp_path: Path) -> None:
     sizes = []
     for parts in (FEW, MANY):
         (folder := tmp_path / f"{parts:05}").mkdir()

@@ -66,7 +66,7 @@ def test_the_loss_falls(made: Made, tmp_path: Path) -> None:
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
-def test_a_run_that_was_stopped_ends_with_the_bytes_of_one_that_was_not(made: Made, tmp_path: Path) -> None:
+def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(made: Made, tmp_path: Path) -> None:
     whole, broken = small_spec(made, tmp_path / "whole"), small_spec(made, tmp_path / "broken")
     train(whole)
     trainer = Trainer(broken, ALONE)
@@ -98,7 +98,7 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(
     assert curve(spec) == lines
 
 
-def test_a_finished_run_is_not_trained_again(made: Made, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_repeated(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path)
     train(spec)
     before = digests(tmp_path)
@@ -108,7 +108,7 @@ def test_a_finished_run_is_not_trained_again(made: Made, tmp_path: Path) -> None
     assert digests(tmp_path) == before
 
 
-def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made: Made, tmp_path: Path) -> None:
+def test_a_non_finite_step_changes_nothing_and_names_its_documents(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=6), ALONE)
     poison(trainer, range(3, 4))
     trainer.train()
@@ -122,7 +122,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_names_its_documents(made:
     assert skipped["slices"] == trainer.batches.slices(3)
 
 
-def test_a_spike_is_skipped_and_the_same_one_after_a_resume(made: Made, tmp_path: Path) -> None:
+def test_the_same_spike_is_skipped_before_and_after_a_resume(made: Made, tmp_path: Path) -> None:
     settings = {"steps": WINDOW + 12, "checkpoint_every": WINDOW + 2, "milestones": 1, "batch_size": 2}
     spec = small_spec(made, tmp_path, **settings)
     for attempt in range(2):
@@ -135,7 +135,7 @@ def test_a_spike_is_skipped_and_the_same_one_after_a_resume(made: Made, tmp_path
         shutil.rmtree(tmp_path / "checkpoints" / checkpoint.name_of(WINDOW + 12))
 
 
-def test_a_run_that_never_recovers_stops_and_says_why(made: Made, tmp_path: Path) -> None:
+def test_a_run_that_never_recovers_stops_with_its_cause(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=40), ALONE)
     poison(trainer, range(2, 40))
     with pytest.raises(InputError, match=f"out of bounds for {MAX_REFUSED} steps in a row"):
@@ -162,7 +162,7 @@ def test_bf16_trains_and_keeps_its_state_in_fp32(made: Made, tmp_path: Path) -> 
     assert {weight.dtype for weight in trainer.replica.model.parameters()} == {torch.float32}
 
 
-def test_the_tree_sum_of_two_ranks_is_that_of_one() -> None:
+def test_the_tree_sum_of_two_ranks_equals_that_of_one() -> None:
     values = [torch.tensor([x], dtype=torch.float32) for x in (1e8, 1.0, -1e8, 3.0, 7.0, 1e-3, 2e7, -5.0)]
 
     def compute(number: int) -> list[torch.Tensor]:
@@ -174,7 +174,7 @@ def test_the_tree_sum_of_two_ranks_is_that_of_one() -> None:
     assert not whole.equal(sum(values[1:], values[0]))
 
 
-def test_the_tail_of_the_metrics_tells_each_step_once_across_a_restart(tmp_path: Path) -> None:
+def test_the_tail_of_the_metrics_has_each_step_once_across_a_restart(tmp_path: Path) -> None:
     path = tmp_path / METRICS
     tail = MetricsTail(path)
     assert list(tail.new_lines()) == []
@@ -186,7 +186,7 @@ def test_the_tail_of_the_metrics_tells_each_step_once_across_a_restart(tmp_path:
     assert [line["step"] for line in tail.new_lines()] == [2]
 
 
-def test_a_checkpoint_has_the_state_of_its_step_however_long_the_copy_takes(made: Made, tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_state_of_its_step_even_if_the_copy_is_slow(made: Made, tmp_path: Path) -> None:
     usual, slow = (small_spec(made, tmp_path / name, keep_checkpoints=9) for name in ("usual", "slow"))
     train(usual)
     trainer = Trainer(slow, ALONE)

@@ -29,7 +29,7 @@ def simulated(interval: float, mtbf: float, work: float, seed: int) -> float:
 
 
 @pytest.mark.parametrize("hours", [2, 12])
-def test_the_share_lost_to_failures_is_that_of_runs_that_fail_and_least_at_the_best_interval(hours: int) -> None:
+def test_the_share_lost_to_failures_matches_a_simulation_and_is_least_at_the_best_interval(hours: int) -> None:
     mtbf = hours * HOUR
     best = best_interval(DELAY, mtbf)
     lost = {}

@@ -70,13 +70,13 @@ def test_mfu_is_the_share_of_the_peak_of_all_ranks() -> None:
     assert telemetry.of_step(0.25)["mfu"] == 0.5
 
 
-def test_counters_that_a_gpu_does_not_have_are_left_out() -> None:
+def test_counters_missing_on_a_gpu_are_omitted() -> None:
     found = Nvml.of("GPU-1", lambda name: Driver())
     assert found is not None
     assert found.counters() == {"gpu/busy": 0.93, "gpu/power_w": 650.5, "gpu/temperature_c": 61.0, "gpu/slowed": 1.0}
 
 
-def test_without_a_driver_or_the_gpu_there_are_no_counters() -> None:
+def test_without_a_driver_or_gpu_there_are_no_counters() -> None:
     assert Nvml.of("GPU-2", lambda name: Driver()) is None
     assert Nvml.of("GPU-1", lambda name: ctypes.CDLL("libno-such-library.so")) is None
 

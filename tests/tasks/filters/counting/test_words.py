@@ -46,11 +46,11 @@ from tasks.filters.counting.words import Vocabulary
         ("end.Next", ["end", ".", "Next"]),
     ],
 )
-def test_a_stretch_falls_into_words_and_marks(stretch: str, parts: list[str]) -> None:
+def test_a_run_of_non_spaces_is_split_into_words_and_punctuation(stretch: str, parts: list[str]) -> None:
     assert tokenize(stretch) == parts
 
 
-def test_joined_the_pieces_are_the_stretch() -> None:
+def test_the_joined_parts_equal_the_run() -> None:
     draw = random.Random(3)
     letters = "abcXYZ019.,;:!?'\"()[]-–—/@#$%&*+<>=_~…’“”äé数😀°"
     for _ in range(5000):
@@ -66,7 +66,7 @@ CORES = (
 )
 
 
-def test_marks_that_come_off_at_once_come_off_as_by_the_rules() -> None:
+def test_the_fast_path_strips_punctuation_like_the_rules() -> None:
     draw = random.Random(5)
     cores = [*CORES.split(), *specials()]
     for _ in range(30_000):
@@ -80,7 +80,7 @@ def test_marks_that_come_off_at_once_come_off_as_by_the_rules() -> None:
 SPACES = [chr(point) for point in range(0x110000) if chr(point).isspace()]
 
 
-def test_stretches_are_split_at_every_white_space() -> None:
+def test_runs_are_split_at_every_white_space() -> None:
     texts = [f"a{space}b{space}{space}à的😀{space}" for space in SPACES]
     texts += ["", " ", "\u3000", "\n\u2003\n", "âãáà\u2004ÂÃ\u200b\x85x", *("x", "", "y"), "\u2028"]
     several, found = split_chunks(pa.array(texts, pa.string()))
@@ -92,7 +92,7 @@ def test_stretches_are_split_at_every_white_space() -> None:
 
 
 @pytest.mark.parametrize("letters", ["ab.é的😀 \u3000\n\n", "ab\n"])  # with and without white space around lines
-def test_columns_of_lines_say_what_a_look_at_each_line_says(letters: str) -> None:
+def test_line_columns_agree_with_a_line_by_line_computation(letters: str) -> None:
     draw = random.Random(6)
     made = ("".join(draw.choices(letters, k=draw.randint(0, 40))) for _ in range(500))
     texts = ["", "\n", "\n\n", "x", *made]
@@ -121,7 +121,7 @@ RULES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score")
 TEXTS = ["One line.\n\nAnother, longer line!\n", "", "x", "\n", "  spaces \n around ", "It's the end, isn't it?"]
 
 
-def test_words_lie_in_their_documents_and_lines() -> None:
+def test_words_are_assigned_to_their_documents_and_lines() -> None:
     words = DocumentBatch(TEXTS).words
     lines = [line for text in TEXTS for line in text.split("\n")]
     assert words.counts.tolist() == [len(slowly(text)) for text in TEXTS]
@@ -131,7 +131,7 @@ def test_words_lie_in_their_documents_and_lines() -> None:
     assert words.line_chunks.tolist() == [len(line.split()) for line in lines]
 
 
-def test_what_is_known_of_words() -> None:
+def test_properties_of_words() -> None:
     words = DocumentBatch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
     assert words.counts.tolist() == [9, 0, 7]
     assert words.symbols.tolist() == [3, 0, 2]
@@ -148,7 +148,7 @@ def spelled(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
     return [[list(dict.fromkeys(ids)).index(one) for one in ids] for ids in several]
 
 
-def test_equal_words_have_equal_ids_whatever_was_met_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_words_have_equal_ids_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     met, bare = Vocabulary(), Vocabulary()
     met.split(pa.array(["quite other words, isn't it?", *reversed(TEXTS)]))
     plainly = [[list(dict.fromkeys(slowly(text))).index(one) for one in slowly(text)] for text in TEXTS]
@@ -158,7 +158,7 @@ def test_equal_words_have_equal_ids_whatever_was_met_before(monkeypatch: pytest.
     assert spelled(met, TEXTS[:1]) == plainly[:1]
 
 
-def test_what_a_batch_has_too_much_of_is_split_alike_and_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overflowing_words_of_a_batch_are_split_alike_but_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, text = Vocabulary(), "one, two (three) four-and-five one, two. " * 3 + "x"
     ordinary = spelled(vocabulary, [text, *TEXTS])
     monkeypatch.setattr("tasks.filters.counting.words._MAX_NEW", 3)
@@ -168,7 +168,7 @@ def test_what_a_batch_has_too_much_of_is_split_alike_and_not_remembered(monkeypa
 
 
 @pytest.mark.parametrize("most", [3, 500_000], ids=["not remembered", "remembered"])
-def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_batch_sizes_change_no_result(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     draw = random.Random(8)
     some = ["the", "to", "b.", "c!", "...", ";", "x\n", "[1]", "q"]
     drawn = (" ".join(draw.choices(some, k=400)) for _ in range(3))
@@ -183,7 +183,7 @@ def test_portions_and_shares_change_nothing(monkeypatch: pytest.MonkeyPatch, mos
         assert annotator(name, {}).annotate(batch).equals(column), name
 
 
-def test_tables_are_dropped_when_taking_a_stretch_apart_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_tables_are_dropped_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary()
     with monkeypatch.context() as patched:
         patched.setattr("tasks.filters.counting.words.tokenize", lambda _: (_ for _ in ()).throw(MemoryError))

@@ -54,7 +54,7 @@ def test_real_text_scores_as_in_kenlm(tmp_path: Path, shared_data: Path) -> None
     assert worst_difference(path, [*texts[1500:1600], *texts_of(shared_data, "web")[:5]]) < 1e-4
 
 
-def test_a_model_with_holes_scores_as_in_kenlm(tmp_path: Path) -> None:
+def test_a_pruned_model_scores_as_in_kenlm(tmp_path: Path) -> None:
     """Bigrams that end a trigram are taken out at random, as programs do that prune n-grams one by one.
 
     Those that begin one stay: without them KenLM refuses the file.
@@ -72,7 +72,7 @@ def test_a_model_with_holes_scores_as_in_kenlm(tmp_path: Path) -> None:
     assert worst_difference(str(path), babble(100, seed=9)) < 1e-4
 
 
-def test_the_annotator_may_have_kenlm_read_the_file(tmp_path: Path, shared_data: Path) -> None:
+def test_the_annotator_can_use_kenlm(tmp_path: Path, shared_data: Path) -> None:
     texts = texts_of(shared_data, "wiki")
     path = arpa(tmp_path, texts[:500])
     ours, theirs = load_file(path).score(texts[500:540]), KenlmModel(path).score(texts[500:540])

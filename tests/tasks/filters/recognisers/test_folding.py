@@ -40,7 +40,7 @@ def test_full_width_is_read_as_ascii(kind: str, text: str, number: str) -> None:
 
 @pytest.mark.parametrize("space", "\u00a0\u2007\u2009\u202f\u3000")
 @pytest.mark.parametrize(("kind", "text", "number"), NUMBERS)
-def test_a_space_that_does_not_break_is_a_space(kind: str, text: str, number: str, space: str) -> None:
+def test_a_no_break_space_is_a_space(kind: str, text: str, number: str, space: str) -> None:
     assert found(text.format(number).replace(" ", space)) == [(kind, number.replace(" ", space))]
 
 
@@ -52,7 +52,7 @@ def test_a_dash_between_digits_is_a_hyphen(kind: str, text: str, number: str, da
 
 @pytest.mark.parametrize("nothing", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e\u200b"])
 @pytest.mark.parametrize(("kind", "text", "number"), NUMBERS)
-def test_what_has_no_width_is_nothing(kind: str, text: str, number: str, nothing: str) -> None:
+def test_zero_width_characters_are_dropped(kind: str, text: str, number: str, nothing: str) -> None:
     hidden = nothing.join(number.replace(" ", "-") if kind in ("card", "ssn") else number.replace(" ", ""))
     if kind == "phone":
         hidden, text = nothing.join("+14155550123"), "Tel {}"
@@ -76,7 +76,7 @@ def test_what_has_no_width_is_nothing(kind: str, text: str, number: str, nothing
         ("PAN4111111111111111", ("card", "4111111111111111")),
     ],
 )
-def test_a_word_glued_to_a_number_does_not_hide_it(text: str, expected: tuple[str, str]) -> None:
+def test_a_number_adjacent_to_a_word_is_found(text: str, expected: tuple[str, str]) -> None:
     assert found(text) == [expected]
 
 
@@ -90,11 +90,11 @@ def test_a_word_glued_to_a_number_does_not_hide_it(text: str, expected: tuple[st
         ("Card 4111-1111-\n1111-1111", ("card", "4111-1111-\n1111-1111")),
     ],
 )
-def test_a_number_goes_on_behind_the_end_of_a_line(text: str, expected: tuple[str, str]) -> None:
+def test_a_number_can_continue_on_the_next_line(text: str, expected: tuple[str, str]) -> None:
     assert found(text) == [expected]
 
 
-def test_a_number_that_is_whole_does_not_go_on_in_the_next_line() -> None:
+def test_a_complete_number_does_not_continue_on_the_next_line() -> None:
     assert found("+49 30 23125123\n12 of them") == [("phone", "+49 30 23125123")]
 
 
@@ -106,7 +106,7 @@ def test_a_number_that_is_whole_does_not_go_on_in_the_next_line() -> None:
         "mp3player1234567",
     ],
 )
-def test_folding_makes_no_numbers_of_other_things(text: str) -> None:
+def test_folding_does_not_create_numbers(text: str) -> None:
     assert found(text) == []
 
 
@@ -150,7 +150,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-def test_every_place_has_a_way_back(text: str) -> None:
+def test_every_folded_position_maps_back_to_the_text(text: str) -> None:
     folded = fold(text)
     if folded is None:
         return
@@ -164,7 +164,7 @@ def test_every_place_has_a_way_back(text: str) -> None:
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))
-def test_spans_lie_in_order_within_the_text_and_apart(text: str) -> None:
+def test_spans_are_ordered_disjoint_and_within_the_text(text: str) -> None:
     end = 0
     for span in find(text):
         assert end <= span.start < span.end <= len(text)

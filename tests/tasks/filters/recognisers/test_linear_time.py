@@ -122,7 +122,7 @@ def ordinary() -> float:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("beginning", soak_but([0], BEGINNINGS.values()), ids=BEGINNINGS)
-def test_no_run_behind_a_beginning_costs_much_more_than_what_is_found(beginning: str, ordinary: float) -> None:
+def test_no_run_after_a_prefix_costs_much_more_than_a_match(beginning: str, ordinary: float) -> None:
     for unit in UNITS:
         for run, endings in ((repeated(unit, 54), ENDINGS), (repeated(unit, 160), ("", ENDINGS[0]))):
             for ending in endings:

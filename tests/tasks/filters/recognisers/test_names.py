@@ -33,13 +33,13 @@ def test_persons_become_spans_and_other_entities_do_not(pipeline: str) -> None:
     assert spans[1] == []
 
 
-def test_a_long_text_is_read_in_pieces_and_places_stay_right(pipeline: str) -> None:
+def test_a_long_text_is_read_in_chunks_with_correct_offsets(pipeline: str) -> None:
     text = "x " * 30_000 + "\nAnn Roe\n" + "y" * 50_000 + " Ann Roe"
     starts = [span.start for span in pii.NameRecogniser(pipeline).find([text])[0]]
     assert [text[start : start + 7] for start in starts] == ["Ann Roe", "Ann Roe"]
 
 
-def test_the_files_of_the_pipeline_bear_on_the_fingerprint(pipeline: str) -> None:
+def test_the_files_of_the_pipeline_are_in_the_fingerprint(pipeline: str) -> None:
     assert f"{pipeline}/meta.json" in Pii(names=pipeline).external()
     assert Pii().external() == []
 

@@ -53,13 +53,13 @@ def masked(text: str) -> str:
         ("Tel. 030 23125 123 10 Downing Street, London SW1A 2AA", "Tel. <phone> <address>"),
     ],
 )
-def test_a_number_that_runs_into_an_address_is_masked_beside_it(text: str, expected: str) -> None:
+def test_a_number_adjacent_to_an_address_is_masked_too(text: str, expected: str) -> None:
     assert masked(text) == expected
 
 
 @given(MIXES)
 @example("Please call 4155552671. 12 rue de la Paix, 75002 Paris")
-def test_no_letter_or_digit_that_any_recogniser_has_found_stays_readable(text: str) -> None:
+def test_every_letter_and_digit_matched_by_a_recogniser_is_masked(text: str) -> None:
     hidden = {place for span in find(text) for place in range(span.start, span.end)}
     for span in all_matches(text):
         left = [place for place in range(span.start, span.end) if place not in hidden and text[place].isalnum()]
@@ -79,7 +79,7 @@ SPANS = st.lists(
 
 
 @given(SPANS, st.text("a1 .,+(", min_size=32, max_size=32))
-def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[PiiSpan], text: str) -> None:
+def test_every_character_belongs_to_the_best_span_that_covers_it(spans: list[PiiSpan], text: str) -> None:
     resolved = resolve(spans, text)
     assert all(one.end <= other.start for one, other in pairwise(resolved))
     for place in (place for place in range(len(text)) if text[place].isalnum()):
@@ -91,7 +91,7 @@ def test_every_character_goes_to_the_best_span_that_holds_it(spans: list[PiiSpan
         assert kinds == ([best.kind] if best else [])
 
 
-def test_the_order_in_which_spans_are_found_does_not_count() -> None:
+def test_the_order_of_the_spans_does_not_matter() -> None:
     text = "call 4155552671. 12 rue de la Paix, 75002 Paris"
     found = list(all_matches(text))
     assert len(found) > 1

@@ -33,19 +33,19 @@ CODED = re.compile(r"%40|&#64;|&#[xX]40;|\\u0040|\bwa\.me/[1-9][0-9]{6}")
 
 
 @given(TEXTS)
-def test_every_house_is_looked_at(text: str) -> None:
+def test_every_house_number_is_examined(text: str) -> None:
     assert {found.start() for found in HOUSES.finditer(text)} <= set(find_candidates(text).digits)
 
 
 @given(TEXTS)
-def test_folding_at_its_places_is_folding_everywhere(text: str) -> None:
+def test_selective_folding_equals_folding_everything(text: str) -> None:
     everywhere = Candidates(list(range(len(text))), list(range(len(text))), True, find_candidates(text).foreign, True)
     some, all_ = folding.fold(text), folding.fold(text, everywhere)
     assert (some and some.text) == (all_ and all_.text)
 
 
 @given(TEXTS)
-def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
+def test_numbers_equal_those_of_a_separate_scan(text: str) -> None:
     places = [(found.span(), found.lastgroup) for found in _number_matches(text, find_candidates(text).digits)]
     alone = [(found.span(), found.lastgroup) for found in _NUMBERS.finditer(text)]
     # Inside a word of digits, where no address of the internet begins, it need not be seen.
@@ -55,7 +55,7 @@ def test_numbers_are_those_of_a_scan_for_numbers_alone(text: str) -> None:
 
 
 @given(TEXTS)
-def test_what_may_be_folded_is_seen(text: str) -> None:
+def test_foldable_characters_are_detected(text: str) -> None:
     places = find_candidates(text)
     assert places.foreign == (FOREIGN.search(text) is not None)
     assert places.hidden or HIDDEN.search(text) is None
@@ -63,7 +63,7 @@ def test_what_may_be_folded_is_seen(text: str) -> None:
 
 
 @given(TEXTS)
-def test_an_at_that_is_passed_over_is_in_no_address(text: str) -> None:
+def test_a_skipped_at_sign_is_in_no_address(text: str) -> None:
     seen = {mark.start() for mark in email_address.MARK.finditer(text)}
     for at in range(len(text)):
         if text[at] == "@" and at not in seen:
@@ -73,7 +73,7 @@ def test_an_at_that_is_passed_over_is_in_no_address(text: str) -> None:
 @pytest.mark.parametrize("gap", ["", *"=#_/.,-"])
 @pytest.mark.parametrize("bracket", ["", "+", "(", "+(", "(("])
 @pytest.mark.parametrize("label", ["Tel", "telephone", "Telefax", "SSN", "ip", "IPv6", "addr", "amex", "HOST", "Card"])
-def test_every_label_is_asked_about(label: str, bracket: str, gap: str) -> None:
+def test_every_label_is_examined(label: str, bracket: str, gap: str) -> None:
     before = f" {label}{gap}{bracket}"
     assert folding._LABEL_BEFORE.search(before)
     assert folding._may_be_label(before[-5:])

@@ -66,12 +66,12 @@ def plainly(sample: str) -> str:
 
 
 @given(st.text(st.sampled_from(SPECIAL) | st.characters()) | st.text(st.sampled_from("ab \n\r\té\u00a0")))
-def test_clean_does_every_step_to_every_text(sample: str) -> None:
+def test_clean_applies_every_step_to_every_text(sample: str) -> None:
     sample = SOMETIMES.sub("", sample)
     assert text.clean(sample) == plainly(sample)
 
 
-def test_clean_composes_whatever_unicode_composes_with_ascii() -> None:
+def test_clean_composes_every_ascii_composition_of_unicode() -> None:
     for point in range(0x80, 0x110000):
         parts = unicodedata.decomposition(chr(point)).split()
         if len(parts) == 2 and parts[0][0] != "<" and int(parts[0], 16) < 0x80:
@@ -80,7 +80,7 @@ def test_clean_composes_whatever_unicode_composes_with_ascii() -> None:
 
 
 @given(st.text(st.sampled_from(SPECIAL)))
-def test_cleaned_text_is_composed_whatever_stood_between_a_letter_and_its_mark(sample: str) -> None:
+def test_cleaned_text_is_composed_after_removal_of_characters_before_a_mark(sample: str) -> None:
     found = text.clean(sample)
     assert unicodedata.is_normalized("NFC", found)
     assert text.clean(found) == found
@@ -88,7 +88,7 @@ def test_cleaned_text_is_composed_whatever_stood_between_a_letter_and_its_mark(s
 
 
 @pytest.mark.parametrize("sample", ["\u1100 a \u1161", "\u1100\u1161", "\u09c7 x\u09be", "\u09c7\u09be", "a\u212b"])
-def test_clean_composes_only_what_stands_together(sample: str) -> None:
+def test_clean_composes_only_adjacent_characters(sample: str) -> None:
     assert text.clean(sample) == unicodedata.normalize("NFC", sample)
 
 
@@ -114,7 +114,7 @@ def test_words_follow_the_script(given: str, expected: list[str]) -> None:
 
 
 @given(st.text())
-def test_the_shortcut_splits_as_the_general_pattern_does(sample: str) -> None:
+def test_the_fast_path_splits_like_the_general_pattern(sample: str) -> None:
     assert text.words(sample) == text.words(sample + " \u0e01")[:-1]
 
 
@@ -122,7 +122,7 @@ def test_no_break_spaces_become_spaces() -> None:
     assert text.clean("a\u00a0b\u202fc \u00a0\n\u00a0d") == "a b c\n d"
 
 
-def test_hashes_are_the_published_ones() -> None:
+def test_hashes_match_published_values() -> None:
     # Reference value of XXH3-64 for the empty input; the other fixes the byte encoding.
     assert text.hash64("") == 0x2D06800538D394C2
     assert text.digest128("é") == text.digest128("\u00e9") != text.digest128("e\u0301")
@@ -147,7 +147,7 @@ def test_shingles_have_the_documented_shape_and_depend_on_order() -> None:
     assert text.shingles(["a"], 5)[0] != text.shingles(["a"] * 2, 5)[0]
 
 
-def test_equal_runs_share_shingles_wherever_they_stand() -> None:
+def test_equal_runs_of_words_share_shingles_at_any_position() -> None:
     left, right = text.shingles(list("xxabcdeyy")), text.shingles(list("abcdez"))
     assert len(np.intersect1d(left, right)) == 1
 

@@ -30,7 +30,7 @@ def page(text: str, unmapped: Sequence[bool] = ()) -> RawPage:
     [PROSE, PROSE + CODE, JAPANESE + CODE, "Двери музея открываются в 9 часов, см. README.txt. " * 20],
     ids=["prose", "prose_and_code", "code_in_japanese", "russian"],
 )
-def test_text_of_programs_and_of_any_script_can_be_read(text: str) -> None:
+def test_code_and_text_in_any_script_are_readable(text: str) -> None:
     assert health(page(text)).score < 0.5
 
 
@@ -45,7 +45,7 @@ def test_words_of_letters_of_several_scripts_are_garbled(text: str) -> None:
     assert health(page(text * 8)).needs_ocr
 
 
-def test_letters_without_a_map_count_if_they_make_no_language() -> None:
+def test_unmapped_letters_count_as_garbled_unless_they_form_a_language() -> None:
     shifted = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in PROSE)
     assert health(page(PROSE, [True] * len(PROSE))).score < 0.5
     assert health(page(shifted, [True] * len(shifted))).needs_ocr

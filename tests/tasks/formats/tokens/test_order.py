@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tasks.core.errors import InputError
-from tasks.formats.tokens.mixture import Anneal, resolved
+from tasks.formats.tokens.mixture import Anneal, grid_weights
 from tasks.formats.tokens.order import Order, Permutation
 
 
@@ -41,14 +41,14 @@ def orders(draw: st.DrawFn) -> Order:
 
 
 @given(st.integers(1, 700), st.integers(0, 10**6))
-def test_a_permutation_holds_every_item_once_and_inverts(n: int, key: int) -> None:
+def test_a_permutation_has_every_item_once_and_an_inverse(n: int, key: int) -> None:
     permutation = Permutation(n, str(key))
     items = permutation.apply(np.arange(n))
     assert sorted(items.tolist()) == list(range(n))
     assert permutation.invert(items).tolist() == list(range(n))
 
 
-def test_a_permutation_of_a_huge_range_inverts_and_stays_inside() -> None:
+def test_a_permutation_of_a_huge_range_has_an_inverse_and_stays_in_range() -> None:
     n = 10**15 + 37
     positions = np.random.default_rng(0).integers(0, n, 5000)
     items = Permutation(n, "k").apply(positions)
@@ -58,7 +58,7 @@ def test_a_permutation_of_a_huge_range_inverts_and_stays_inside() -> None:
 
 
 @pytest.mark.parametrize("n", [5, 8, 13])
-def test_every_item_comes_first_equally_often_over_keys(n: int) -> None:
+def test_over_keys_every_item_is_first_equally_often(n: int) -> None:
     trials = 4000
     first = [int(Permutation(n, str(key)).apply(np.array([0]))[0]) for key in range(trials)]
     expected = trials / n
@@ -67,7 +67,7 @@ def test_every_item_comes_first_equally_often_over_keys(n: int) -> None:
     assert chi_square < n - 1 + 4 * math.sqrt(2 * (n - 1)) + 10
 
 
-def test_neighbours_of_a_permutation_do_not_stay_neighbours() -> None:
+def test_a_permutation_separates_neighbors() -> None:
     n = 10_000
     items = Permutation(n, "x").apply(np.arange(n))
     assert abs(np.corrcoef(items[:-1], items[1:])[0, 1]) < 0.04
@@ -88,7 +88,7 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
 
 
 @given(orders(), st.integers(0, 10**7))
-def test_no_source_is_ever_a_whole_sequence_away_from_its_share(order: Order, steps: int) -> None:
+def test_every_source_is_within_one_sequence_of_its_share(order: Order, steps: int) -> None:
     samples = steps * order.batch_size
     assert sum(order.drawn(source, steps) for source in order.sequences) == samples
     boundary = min(order.anneal.from_step, steps) if order.anneal else steps
@@ -102,7 +102,7 @@ def test_no_source_is_ever_a_whole_sequence_away_from_its_share(order: Order, st
 
 def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
     amounts = np.random.default_rng(1).dirichlet(np.full(20, 0.3))
-    weights = resolved({f"s{index:02d}": float(amount) for index, amount in enumerate(amounts)})
+    weights = grid_weights({f"s{index:02d}": float(amount) for index, amount in enumerate(amounts)})
     order = Order(dict.fromkeys(weights, 50), weights, 7, 0)
     for steps in range(0, 30_000, 13):
         for source, weight in order.weights.items():
@@ -120,7 +120,7 @@ def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int)
 
 @given(orders(), st.integers(1, 60))
 @settings(max_examples=settings.default.max_examples // 2)
-def test_epochs_are_permutations_whatever_the_stage(order: Order, steps: int) -> None:
+def test_epochs_are_permutations_across_stages(order: Order, steps: int) -> None:
     read: dict[tuple[str, int], list[int]] = {}
     for step in range(steps):
         for source, sequence, epoch in order.batch(step):
@@ -133,7 +133,7 @@ def test_epochs_are_permutations_whatever_the_stage(order: Order, steps: int) ->
             assert len(set(found)) == len(found)
 
 
-def test_up_to_the_boundary_two_stages_read_what_one_reads() -> None:
+def test_before_the_boundary_two_stages_read_the_same_sequences_as_one() -> None:
     sequences, broad, late = {"web": 90, "code": 40, "books": 30}, {"web": 0.7, "code": 0.3}, {"books": 0.6, "web": 0.4}
     one, two = Order(sequences, broad, 8, 1), Order(sequences, broad, 8, 1, Anneal(from_step=9, weights=late))
     assert [two.batch(step) for step in range(9)] == [one.batch(step) for step in range(9)]
@@ -153,7 +153,7 @@ def test_the_order_of_a_run_is_read_from_its_description_of_one_stage_or_two() -
     assert {source for source, _, _ in staged.batch(2)} == {"code"}
 
 
-def test_an_epoch_reads_every_sequence_once_before_any_comes_again() -> None:
+def test_an_epoch_reads_every_sequence_once_before_repeating_any() -> None:
     order = Order({"a": 30}, {"a": 1.0}, 10, 3)
     epochs = [[seq for step in range(3 * e, 3 * e + 3) for _, seq, _ in order.batch(step)] for e in range(3)]
     assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
@@ -180,7 +180,7 @@ def test_the_order_is_pinned_so_that_old_runs_stay_traceable() -> None:
     assert hashlib.sha256(batches.encode()).hexdigest()[:16] == "acf0f64ec928dcba"
 
 
-def test_a_step_far_away_costs_no_more_than_the_first() -> None:
+def test_a_late_step_costs_no_more_than_the_first() -> None:
     order = Order({"web": 10**9, "code": 10**6}, {"web": 0.9, "code": 0.1}, 64, 0)
     order.batch(0)
     started = time.perf_counter()
@@ -259,12 +259,12 @@ def deviates(permutation: Callable[[int], Items], statistic: Callable[[Items], f
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("permutation", [keyed, as_read, between_epochs, drawn])
-def test_nothing_tells_the_order_from_a_drawn_permutation(
+def test_statistical_tests_cannot_tell_the_order_from_a_random_permutation(
     permutation: Callable[[int], Items], statistic: Callable[[Items], float]
 ) -> None:
     assert not deviates(permutation, statistic)
 
 
 @pytest.mark.parametrize("permutation", [multiplied, shifted])
-def test_an_order_that_only_looks_shuffled_is_told_apart(permutation: Callable[[int], Items]) -> None:
+def test_statistical_tests_detect_a_poorly_shuffled_order(permutation: Callable[[int], Items]) -> None:
     assert any(deviates(permutation, statistic) for statistic in STATISTICS)

@@ -22,7 +22,7 @@ def members(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, members], ids=["one member", "two members"])
-def test_it_is_read_from_any_place_on(content: bytes, packed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_can_start_at_any_position(content: bytes, packed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seek, "_STATES_APART", 100_000)
     chance = random.Random(1)
     file = GzipContent(io.BytesIO(packed(content)))
@@ -37,7 +37,7 @@ def test_it_is_read_from_any_place_on(content: bytes, packed, monkeypatch: pytes
     assert len(file._places) > 3
 
 
-def test_what_is_cut_off_is_read_up_to_there(content: bytes) -> None:
+def test_a_truncated_file_is_read_up_to_its_end(content: bytes) -> None:
     data = gzip.compress(content, mtime=0)
     for cut in (len(data) // 3, len(data) - 9, len(data) - 1):
         file = GzipContent(io.BytesIO(data[:cut]))
@@ -47,7 +47,7 @@ def test_what_is_cut_off_is_read_up_to_there(content: bytes) -> None:
         assert not file.whole
 
 
-def test_damage_costs_what_is_behind_it_in_its_member(content: bytes) -> None:
+def test_damage_costs_the_rest_of_its_member(content: bytes) -> None:
     data, half = bytearray(members(content)), len(content) // 2
     at = len(gzip.compress(content[:half], mtime=0)) // 2
     data[at : at + 20] = b"\xff" * 20
@@ -58,7 +58,7 @@ def test_damage_costs_what_is_behind_it_in_its_member(content: bytes) -> None:
     assert not file.whole
 
 
-def test_content_that_inflates_a_thousandfold_is_read_in_small_pieces() -> None:
+def test_content_that_inflates_a_thousandfold_is_read_in_small_blocks() -> None:
     file = GzipContent(io.BytesIO(gzip.compress(b"\0" * (60 << 20), mtime=0)))
     assert file.seek(50 << 20) == 50 << 20
     assert file.read(10) == b"\0" * 10

@@ -44,7 +44,7 @@ def bare_deflate(data):
         (b"", ""),
     ],
 )
-def test_every_coding_gives_the_text_back(body, coding):
+def test_every_content_coding_is_decoded(body, coding):
     decoded = decode(body, coding, LIMIT)
     assert decoded.data in (TEXT, body)
     assert decoded.complete
@@ -66,7 +66,7 @@ def test_every_coding_gives_the_text_back(body, coding):
         (gzip.compress(gzip.compress(gzip.compress(TEXT))), "gzip, gzip, gzip"),
     ],
 )
-def test_what_is_cut_off_broken_or_unknown_is_marked_incomplete(body, coding):
+def test_truncated_broken_or_unknown_codings_are_marked_incomplete(body, coding):
     decoded = decode(body, coding, LIMIT)
     assert not decoded.complete
     assert TEXT.startswith(decoded.data)
@@ -75,7 +75,7 @@ def test_what_is_cut_off_broken_or_unknown_is_marked_incomplete(body, coding):
     assert not unpacked.complete
 
 
-def test_members_without_end_take_no_longer_each_than_the_first_ones():
+def test_the_time_per_gzip_member_is_constant():
     empty = gzip.compress(b"")
 
     def seconds(members):
@@ -88,7 +88,7 @@ def test_members_without_end_take_no_longer_each_than_the_first_ones():
 
 
 @pytest.mark.parametrize("coding", ["", "gzip", "deflate", "br"])
-def test_nothing_longer_than_the_limit_is_produced(coding):
+def test_the_output_does_not_exceed_the_limit(coding):
     pack = {"": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding]
     assert decode(pack(b"x" * 1000), coding, 1000) == decode(b"x" * 1000, "", 1000)
     over = decode(pack(b"x" * 1001), coding, 1000)
@@ -106,7 +106,7 @@ def test_blocks_end_at_the_limit(coding, size):
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "gzip, gzip"])
-def test_a_long_body_is_never_held_as_a_whole(coding):
+def test_a_long_body_is_never_in_memory_as_a_whole(coding):
     chance = random.Random(3)
     lines = [b"<url><loc>http://h/%d</loc></url>\n" % chance.randrange(10**9) for _ in range(2000)]
     text = b"".join(lines) * 400 + b" " * (8 << 20)
@@ -138,7 +138,7 @@ def test_a_gzip_file_within_a_coding_is_read_through_both():
     assert not short.complete
 
 
-def test_members_without_end_come_block_by_block_too():
+def test_many_gzip_members_are_decoded_block_by_block_too():
     body = gzip.compress(TEXT) + gzip.compress(b"") * 100_000 + b"garbage"
     unpacked = DecodedStream(body, "gzip", LIMIT)
     assert b"".join(unpacked) == TEXT

@@ -37,11 +37,11 @@ def one_by_one(source: bytes) -> list[tuple[int, bool, bytes]]:
         b"<strongest><code><small/",
     ],
 )
-def test_tags_are_found_wherever_a_page_ends(source: bytes) -> None:
+def test_tags_are_found_in_truncated_pages(source: bytes) -> None:
     assert found(source) == one_by_one(source)
 
 
-def test_every_tag_of_a_name_is_found_and_no_other() -> None:
+def test_exactly_the_tags_of_a_name_are_found() -> None:
     chance = random.Random(4)
     names = [
         b"a",

@@ -112,7 +112,7 @@ def at(version: str, *names: str) -> dict[str, str]:
     return {name: f"demo/measured/{name}@{version}" for name in names}
 
 
-def test_a_new_annotator_costs_its_own_pass_alone(
+def test_a_new_annotator_costs_only_its_own_pass(
     recipe: Recipe, counted: Counter[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run(recipe, "1")
@@ -139,7 +139,7 @@ def test_a_new_annotator_costs_its_own_pass_alone(
     assert not list(Path(open_store(recipe).root).glob("demo/measured/pii/2"))
 
 
-def test_groups_that_came_about_bit_by_bit_give_the_documents_of_one_pass(recipe: Recipe) -> None:
+def test_groups_measured_incrementally_give_the_same_documents_as_one_pass(recipe: Recipe) -> None:
     few = recipe.override({"annotate.use": ["prose_score", "pii"], **NO_FILTERS})
     run(few, "1")
     run(few.override({"annotate.use": ["prose_score", "pii", "gopher_quality"]}), "2", "1")
@@ -152,7 +152,7 @@ def test_groups_that_came_about_bit_by_bit_give_the_documents_of_one_pass(recipe
     assert at_once["consolidate"].rows["out"] > 0
 
 
-def test_the_join_gives_what_one_table_of_all_annotators_would_hold(recipe: Recipe) -> None:
+def test_the_join_equals_one_table_of_all_annotators(recipe: Recipe) -> None:
     run(recipe, "1")
     joint = inputs_at(open_store(recipe), "demo", "1")
     annotators = {name: annotator(name, {}) for name in USE}
@@ -165,9 +165,7 @@ def test_the_join_gives_what_one_table_of_all_annotators_would_hold(recipe: Reci
         assert joined.equals(pa.table({"id": documents["id"], "error": errors, **table}))
 
 
-def test_a_changed_setting_costs_the_pass_of_those_that_it_bears_on(
-    recipe: Recipe, own: None, counted: Counter[str]
-) -> None:
+def test_a_changed_setting_reruns_only_affected_annotators(recipe: Recipe, own: None, counted: Counter[str]) -> None:
     several = recipe.override({"annotate.use": ["language", "reader", "stranger", *USE], **NO_FILTERS})
     one(several, "extract", "1")
     one(several, "annotate", "1")
@@ -190,7 +188,7 @@ def test_a_changed_setting_costs_the_pass_of_those_that_it_bears_on(
     assert counted == {"GopherQualityMeasures": DOCUMENTS}
 
 
-def test_an_annotator_sees_what_it_reads_whenever_that_was_measured_and_nothing_else(recipe: Recipe, own: None) -> None:
+def test_an_annotator_sees_exactly_its_declared_inputs_whenever_they_were_measured(recipe: Recipe, own: None) -> None:
     first = recipe.override({"annotate.use": ["language", "prose_score", "pii"], **NO_FILTERS})
     one(first, "extract", "1")
     one(first, "annotate", "1")
@@ -206,7 +204,7 @@ def test_an_annotator_sees_what_it_reads_whenever_that_was_measured_and_nothing_
     assert contents[0] == contents[1]
 
 
-def test_a_changed_file_or_newer_code_costs_its_own_pass(
+def test_a_changed_file_or_newer_code_reruns_only_its_annotator(
     recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = tmp_path / "words.txt"
@@ -237,7 +235,7 @@ texts = [{ path = "FOLDER/NAME.jsonl", label_field = "label" }]
 """
 
 
-def test_a_changed_model_costs_the_pass_of_those_that_ask_it(
+def test_a_changed_model_reruns_the_annotators_that_use_it(
     recipe: Recipe, counted: Counter[str], tmp_path: Path
 ) -> None:
     for name in ("one", "other"):
@@ -267,7 +265,7 @@ def test_a_changed_model_costs_the_pass_of_those_that_ask_it(
     assert not artifact(recipe, "measured/pii", "1").record.config["models"]
 
 
-def test_other_documents_are_measured_anew(recipe: Recipe, counted: Counter[str]) -> None:
+def test_changed_documents_are_measured_again(recipe: Recipe, counted: Counter[str]) -> None:
     run(recipe, "1")
     counted.clear()
     run(recipe.override({"extract.min_chars": 2}), "2", "1")
@@ -276,7 +274,7 @@ def test_other_documents_are_measured_anew(recipe: Recipe, counted: Counter[str]
     assert origins(recipe, "2") == at("2", *USE)
 
 
-def test_a_group_is_found_by_way_of_any_version_that_is_made_of_it(recipe: Recipe, counted: Counter[str]) -> None:
+def test_a_group_is_found_through_any_version_that_uses_it(recipe: Recipe, counted: Counter[str]) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     run(recipe.override({"annotate.use": [*USE, "c4"], "consolidate.samples": 3}), "3", "2")
@@ -290,7 +288,7 @@ def test_a_group_is_found_by_way_of_any_version_that_is_made_of_it(recipe: Recip
     assert not counted
 
 
-def test_on_an_object_store_groups_are_what_they_are_in_a_folder(
+def test_groups_are_equal_on_an_object_store_and_in_a_folder(
     recipe: Recipe, s3: S3Server, counted: Counter[str]
 ) -> None:
     contents = []
@@ -310,7 +308,7 @@ class Killed(BaseException):
     pass
 
 
-def test_a_run_that_was_killed_keeps_what_a_changed_recipe_does_not_bear_on(
+def test_a_killed_run_keeps_groups_that_a_changed_recipe_does_not_affect(
     recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = recipe.override({"extract.parts": 4})
@@ -337,7 +335,7 @@ def test_a_run_that_was_killed_keeps_what_a_changed_recipe_does_not_bear_on(
     }  # fmt: skip
 
 
-def test_what_an_unfinished_version_has_measured_is_taken_or_cleared_away(
+def test_measurements_of_an_unfinished_version_are_reused_or_removed(
     recipe: Recipe, counted: Counter[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one(recipe, "extract", "1")
@@ -357,7 +355,7 @@ def test_what_an_unfinished_version_has_measured_is_taken_or_cleared_away(
     assert "settings.kinds was ['email', 'phone'" in said
 
 
-def test_a_group_that_another_version_is_made_of_is_not_made_otherwise(recipe: Recipe) -> None:
+def test_a_group_used_by_another_version_is_not_overwritten(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     longer = recipe.override({"annotate.settings.prose_score.full_length": 9000})
@@ -375,7 +373,7 @@ def test_a_group_that_another_version_is_made_of_is_not_made_otherwise(recipe: R
     assert origins(recipe, "1") == at("1", *USE)
 
 
-def test_a_group_that_was_deleted_is_missed_and_measured_again_alone(
+def test_only_a_deleted_group_is_measured_again(
     recipe: Recipe, counted: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = recipe.override({"annotate.use": [*USE, "c4"]})
@@ -400,7 +398,7 @@ def test_a_group_that_was_deleted_is_missed_and_measured_again_alone(
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "c4", "pii")}
 
 
-def test_a_version_of_which_a_group_is_gone_is_not_adopted(recipe: Recipe, counted: Counter[str]) -> None:
+def test_a_version_with_a_deleted_group_is_not_adopted(recipe: Recipe, counted: Counter[str]) -> None:
     first = run(recipe, "1")
     shutil.rmtree(Path(open_store(recipe).root) / "demo" / "measured" / "pii" / "1")
     counted.clear()
@@ -411,7 +409,7 @@ def test_a_version_of_which_a_group_is_gone_is_not_adopted(recipe: Recipe, count
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "pii")}
 
 
-def test_the_ledger_leads_from_a_column_to_its_group_and_back(recipe: Recipe) -> None:
+def test_the_ledger_links_a_column_and_its_group(recipe: Recipe) -> None:
     run(recipe, "1")
     run(recipe.override({"annotate.use": [*USE, "c4"]}), "2", "1")
     ledger = Ledger(open_store(recipe))

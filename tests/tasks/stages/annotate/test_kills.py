@@ -82,7 +82,7 @@ def moments() -> list[tuple[int, list[int], float]]:
 
 
 @pytest.mark.parametrize(("workers", "kills", "later"), soak_but([0], moments()))
-def test_a_run_killed_at_any_moment_ends_as_one_that_was_left_alone(
+def test_a_run_killed_at_any_moment_ends_like_an_undisturbed_one(
     folder: Path, left_alone: Artifact, workers: int, kills: list[int], later: float
 ) -> None:
     version = f"killed-{workers}-{'-'.join(map(str, kills))}-{later:.4f}"

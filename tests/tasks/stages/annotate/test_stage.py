@@ -47,7 +47,7 @@ def rows(artifact: Artifact, folder: str) -> list[dict[str, object]]:
     return [row for path in artifact.files(f"{folder}/") for row in artifact.table(path).to_pylist()]
 
 
-def test_attributes_lie_beside_their_documents(run_stage: Run, extracted: Artifact) -> None:
+def test_attributes_are_aligned_with_their_documents(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     groups = groups_of(made)
     assert list(groups) == list(USE)
@@ -78,7 +78,7 @@ def test_the_same_bytes_on_any_number_of_workers(run_stage: Run, extracted: Arti
     }
 
 
-def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage: Run, extracted: Artifact) -> None:
+def test_measurements_do_not_depend_on_batches(run_stage: Run, extracted: Artifact) -> None:
     one_by_one = RULES.model_copy(update={"batch_bytes": 1})
     made = [
         run_stage(ANNOTATE, config, {"extracted": extracted}, version=f"{config.batch_bytes}")
@@ -89,14 +89,14 @@ def test_what_is_measured_does_not_depend_on_how_documents_are_batched(run_stage
     assert made[0].record.fingerprint != made[1].record.fingerprint
 
 
-def test_spans_count_characters_also_behind_those_of_two_code_units(run_stage: Run, extracted: Artifact) -> None:
+def test_spans_count_code_points_and_not_utf_16_units(run_stage: Run, extracted: Artifact) -> None:
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted})
     texts = {row["id"]: str(row["text"]) for row in rows(extracted, "documents")}
     found = [texts[row["id"]][span["start"] : span["end"]] for row in found_in(made) for span in row["pii"]["spans"]]
     assert found == ["jo@example.org"]
 
 
-def test_a_document_that_breaks_an_annotator_keeps_its_place(
+def test_a_document_on_which_an_annotator_fails_keeps_its_row(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = ProseScore.measure
@@ -127,7 +127,7 @@ def test_a_document_that_breaks_an_annotator_keeps_its_place(
 
 
 @pytest.mark.parametrize("name", [*USE, "lexicon", "url_blocklist"])
-def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> None:
+def test_word_splits_are_kept_until_the_last_annotator_that_reads_them(name: str) -> None:
     batch = DocumentBatch([PROSE])
     one = annotator(name, {})
     one.prepare({})
@@ -141,7 +141,7 @@ def test_splits_are_held_until_the_last_annotator_that_reads_them(name: str) -> 
     assert not any(split in vars(batch) for split in SPLITS)
 
 
-def test_a_missing_model_stops_the_stage_and_names_the_remedy(
+def test_a_missing_model_stops_the_stage_with_a_remedy(
     run_stage: Run, extracted: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLUICE_MODELS", str(tmp_path / "none"))
@@ -162,17 +162,17 @@ def test_a_missing_model_stops_the_stage_and_names_the_remedy(
         ({"use": ("quality", "pii")}, "quality cannot do without language: put language before quality in use"),
     ],
 )
-def test_wrong_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AnnotateConfig(**given)
 
 
-def test_an_annotator_may_stand_anywhere_behind_the_one_that_it_reads_or_without_it() -> None:
+def test_an_annotator_may_come_anywhere_after_its_input_or_run_without_it() -> None:
     for use in (("language", "pii", "quality", "perplexity"), ("gopher_quality", "perplexity"), ("pii", "language")):
         assert AnnotateConfig(use=use).use == use
 
 
-def test_defaults_are_part_of_the_fingerprint() -> None:
+def test_defaults_are_in_the_fingerprint() -> None:
     config = AnnotateConfig(settings={"language": {"min_paragraph": 30}})
     assert config.settings["language"]["min_paragraph"] == 30
     assert '"chars":2000' in canonical_json(config)

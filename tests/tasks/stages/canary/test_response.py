@@ -21,7 +21,7 @@ def exponential(weights: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("truth", [power_law, exponential])
-def test_left_out_arms_are_ranked_as_measured(truth) -> None:
+def test_predictions_rank_left_out_arms_as_measured(truth) -> None:
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(3), 16)
     bpb = truth(weights) * np.exp(rng.normal(0, 0.002, (16, 3)))
@@ -32,7 +32,7 @@ def test_left_out_arms_are_ranked_as_measured(truth) -> None:
     assert np.abs(found.predict(fresh) - truth(fresh) @ goal).max() < 0.05
 
 
-def test_the_worth_of_one_source_to_another_is_recovered() -> None:
+def test_the_effect_of_one_source_on_another_is_recovered() -> None:
     rng = np.random.default_rng(4)
     weights = rng.dirichlet(np.ones(3), 24)
     found = fit(weights, power_law(weights) * np.exp(rng.normal(0, 0.0005, (24, 3))), SOURCES, TARGET)
@@ -42,7 +42,7 @@ def test_the_worth_of_one_source_to_another_is_recovered() -> None:
     assert found.worth[1][2] < 0.15
 
 
-def test_the_exponential_form_is_taken_where_it_is_the_truth() -> None:
+def test_the_exponential_form_is_chosen_for_exponential_data() -> None:
     rng = np.random.default_rng(6)
     weights = rng.dirichlet(np.ones(3), 24)
     found = fit(weights, exponential(weights) * np.exp(rng.normal(0, 0.001, (24, 3))), SOURCES, TARGET)
@@ -68,7 +68,7 @@ def test_the_planted_optimum_is_proposed_from_32_runs() -> None:
     assert max(distances) < 0.1
 
 
-def test_a_proposal_keeps_to_the_largest_shares_that_were_tried() -> None:
+def test_a_proposal_stays_within_the_largest_tried_shares() -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), 10)
     most = np.array([0.3, 0.5, 0.4])
     best = fit(weights, exponential(weights), SOURCES, {"a": 1.0}).best(most)

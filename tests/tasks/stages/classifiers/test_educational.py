@@ -92,7 +92,7 @@ def recipe(tmp_path: Path) -> Recipe:
     return find_recipe("demo").override(plain | tomllib.loads(RECIPE.replace("LABELLED", str(folder))))
 
 
-def test_labels_of_ones_own_give_a_classifier_whose_scores_decide_what_stays(recipe: Recipe) -> None:
+def test_a_classifier_trained_on_own_labels_decides_which_documents_are_kept(recipe: Recipe) -> None:
     made = {stage: run_stage(recipe, stage, tracking=TrackingContext("", "demo")) for stage in STAGES}
     assert made["train_classifiers"].metrics["educational_auc"] > 0.95
     documents = held(recipe, "documents")
@@ -104,7 +104,7 @@ def test_labels_of_ones_own_give_a_classifier_whose_scores_decide_what_stays(rec
         assert row["tier"] == ("gold" if scores[row["id"]] >= 0.8 else "silver")
 
 
-def test_its_card_says_what_it_learnt_from_and_how_well_it_does_on_held_out_texts(recipe: Recipe) -> None:
+def test_the_model_card_states_training_data_and_held_out_accuracy(recipe: Recipe) -> None:
     for stage in ("extract", "train_classifiers"):
         run_stage(recipe, stage, tracking=TrackingContext("", "demo"))
     models = held(recipe, "classifiers")

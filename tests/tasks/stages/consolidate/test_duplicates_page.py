@@ -46,7 +46,7 @@ def words(seed: int) -> list[str]:
     return prose(seed)[-5:]
 
 
-def test_both_texts_of_a_pair_are_shown_with_the_words_in_which_they_differ(tmp_path: Path) -> None:
+def test_both_texts_of_a_pair_are_shown_with_differing_words_marked(tmp_path: Path) -> None:
     page, data = shown(tmp_path, copies(1, 15, "a.org") + copies(2, 17, "b.org"))
     (above,), (below,) = data["above"]["shown"], data["below"]["shown"]
     assert (above["jaccard"], below["jaccard"]) == (round(131 / 161, 6), round(129 / 163, 6))
@@ -59,7 +59,7 @@ def test_both_texts_of_a_pair_are_shown_with_the_words_in_which_they_differ(tmp_
         assert f"<mark>{' '.join('x' + word for word in plain[:edits])} </mark>" in page
 
 
-def test_what_pages_and_addresses_contain_is_not_run_and_personal_data_is_masked(tmp_path: Path) -> None:
+def test_texts_and_urls_are_escaped_and_personal_data_is_masked(tmp_path: Path) -> None:
     rows = copies(1, 2, f"a.org/{HOSTILE}")
     mail = "ann@example.org"
     for row in rows:
@@ -72,7 +72,7 @@ def test_what_pages_and_addresses_contain_is_not_run_and_personal_data_is_masked
     assert "&lt;email&gt;" in page
 
 
-def test_no_text_of_a_cluster_with_a_document_that_is_taken_down_is_shown(tmp_path: Path) -> None:
+def test_no_text_of_a_cluster_with_a_takedown_is_shown(tmp_path: Path) -> None:
     # Of the first two a third document has the same text, and that one is taken down; of the next pair one of its own;
     # of the last nothing.
     rows = copies(1, 15, "a.org") + copies(2, 17, "b.org") + copies(3, 15, "c.org")
@@ -90,7 +90,7 @@ def test_no_text_of_a_cluster_with_a_document_that_is_taken_down_is_shown(tmp_pa
     assert "No text is shown, because a document of the cluster is taken down" in page
 
 
-def test_words_are_marked_that_no_common_sequence_of_five_has_whatever_their_case_and_punctuation() -> None:
+def test_words_outside_common_five_word_sequences_are_marked() -> None:
     one, other = differences("Now: the old,\nharbour - IS open again today", "the old harbour is open until midnight")
     assert one == [("Now: ", True), ("the old,\nharbour - IS open ", False), ("again today", True)]
     assert other == [("the old harbour is open ", False), ("until midnight", True)]
@@ -101,7 +101,7 @@ def test_words_are_marked_that_no_common_sequence_of_five_has_whatever_their_cas
     assert differences("", "word") == ([], [("word", True)])
 
 
-def test_texts_that_repeat_one_word_are_compared_in_no_time() -> None:
+def test_texts_that_repeat_one_word_are_compared_quickly() -> None:
     begin = time.process_time()
     differences("a " * 2000, "a b " * 1000)
     assert time.process_time() - begin < 5

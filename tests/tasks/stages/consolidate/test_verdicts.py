@@ -34,7 +34,7 @@ RESOLVED = pa.table({"id": ["copy"], "duplicate_of": ["fine"], "kind": ["near"],
         (False, [[], [], ["poison"], ["poison"], [], []], [None] * 6),
     ],
 )
-def test_rules_come_first_and_a_copy_of_what_goes_stays(
+def test_rules_come_first_and_copies_of_a_rejected_document_are_kept(
     dedup: bool, reasons: list[list[str]], duplicate_of: list[str | None]
 ) -> None:
     config = ConsolidateConfig(filters=(), limits={}, mask_pii=False, dedup=dedup, trusted=("books",))

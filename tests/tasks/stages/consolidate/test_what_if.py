@@ -46,7 +46,7 @@ def aligned(inputs: dict[str, Artifact]) -> AlignedInputs:
     return AlignedInputs(inputs["extracted"], inputs["attributes"], inputs["duplicates"], inputs["extracted"].store, "")
 
 
-def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+def test_both_funnels_equal_those_of_consolidate(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     answer = what_if(BEFORE, AFTER, aligned(inputs))
     for config, told in ((BEFORE, answer.before), (AFTER, answer.after)):
         made = run_stage_in(tmp_path, CONSOLIDATE, config, inputs, version=f"{config is AFTER}", max_bad_share=1)
@@ -54,7 +54,7 @@ def test_both_funnels_are_those_that_consolidate_gives(inputs: dict[str, Artifac
         assert told == {(*row.values(),)[:4]: row["documents"] for row in rows}
 
 
-def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
+def test_documents_whose_verdict_changes_are_counted_and_shown(inputs: dict[str, Artifact]) -> None:
     answer = what_if(BEFORE, AFTER, aligned(inputs))
     assert (answer.gained, answer.lost) == (1, 2)
     assert {(one.url.rpartition("/")[2], one.before, one.after) for one in answer.moved} == {
@@ -72,7 +72,7 @@ def test_documents_that_change_side_are_counted_and_shown(inputs: dict[str, Arti
     assert len(what_if(BEFORE, AFTER, aligned(inputs), examples=1).moved) == 2
 
 
-def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_path: Path) -> None:
+def test_the_examples_have_the_smallest_ids_for_any_number_of_parts(tmp_path: Path) -> None:
     rows = [document(text(seed), f"{seed}") for seed in range(12)]
     after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
     for parts in (1, 2, 5):
@@ -82,7 +82,7 @@ def test_the_examples_are_those_of_the_smallest_ids_in_any_number_of_parts(tmp_p
 
 
 @pytest.mark.soak
-def test_memory_does_not_grow_with_the_documents_that_move(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_changed_verdicts(tmp_path: Path) -> None:
     after = ConsolidateConfig(limits={"language": {"keep": ("de",)}})
 
     def peak(parts: int) -> int:
@@ -145,7 +145,7 @@ def row(said: str, reason: str) -> list[str]:
 MIN_WORDS = "consolidate.limits.gopher_quality.min_words"
 
 
-def test_a_version_that_reused_earlier_inputs_can_be_asked(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_works_for_a_version_with_reused_inputs(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1")
     make(recipe, "2", "1", consolidate__limits__gopher_quality__min_words=2)
     for version in ("1", "2"):
@@ -155,7 +155,7 @@ def test_a_version_that_reused_earlier_inputs_can_be_asked(recipe: Recipe, capsy
     assert "no artifact demo/extracted@3" in capsys.readouterr().err
 
 
-def test_before_is_what_the_version_was_made_with_and_not_what_the_recipe_says_now(
+def test_before_uses_the_settings_of_the_version_and_not_of_the_current_recipe(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(recipe, "1")
@@ -168,9 +168,7 @@ def test_before_is_what_the_version_was_made_with_and_not_what_the_recipe_says_n
     assert "in the recipe" not in capsys.readouterr().out
 
 
-def test_settings_given_are_laid_over_those_that_the_version_was_made_with(
-    recipe: Recipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overrides_apply_to_the_settings_of_the_version(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1", consolidate__limits__gopher_quality__min_words=18)
     assert asked(recipe, "--version", "1", "--set", "consolidate.limits.gopher_quality.min_stop_words=1") == 0
     said = capsys.readouterr().out
@@ -181,7 +179,7 @@ def test_settings_given_are_laid_over_those_that_the_version_was_made_with(
     assert "1 documents would be kept, 0 would go" in capsys.readouterr().out
 
 
-def test_before_a_version_has_documents_it_is_asked_with_the_settings_of_the_recipe(
+def test_without_documents_the_settings_of_the_recipe_are_used(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stage in ("extract", "annotate", "dedup"):
@@ -192,9 +190,7 @@ def test_before_a_version_has_documents_it_is_asked_with_the_settings_of_the_rec
     assert "0 documents would be kept, 2 would go" in said
 
 
-def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
-    recipe: Recipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_filter_measured_by_an_override_can_be_used(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1", annotate__use=["gopher_quality", "fineweb", "prose_score", "pii"])
     filters = ["--set", 'consolidate.filters=["gopher_quality", "fineweb"]']
     assert asked(recipe, "--version", "1", *filters, "--set", "consolidate.limits.fineweb.max_short=0.5") == 2
@@ -207,7 +203,7 @@ def test_a_filter_that_was_measured_by_an_override_can_be_asked_for(
     assert 'consolidate.filters: "c4" is not measured in demo/attributes@1' in capsys.readouterr().err
 
 
-def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
+def test_tiers_are_reported_if_any_document_is_gold(inputs: dict[str, Artifact]) -> None:
     assert "silver" not in render(what_if(BEFORE, BEFORE, aligned(inputs)))
     gold = ConsolidateConfig(gold={"prose_score.score": 0.9})
     answer = what_if(BEFORE, gold, aligned(inputs))
@@ -216,7 +212,7 @@ def test_tiers_are_told_where_any_document_is_gold(inputs: dict[str, Artifact]) 
     assert (answer.after["web", "kept", "", "silver"], answer.after["web", "kept", "", "gold"]) == (5, 1)
 
 
-def test_the_same_limits_move_nothing(inputs: dict[str, Artifact]) -> None:
+def test_equal_limits_change_no_verdict(inputs: dict[str, Artifact]) -> None:
     answer = what_if(BEFORE, BEFORE, aligned(inputs))
     assert (answer.before, answer.gained, answer.lost, answer.moved) == (answer.after, 0, 0, ())
 
@@ -229,7 +225,7 @@ def test_the_shell_refuses_fields_of_other_stages(capsys: pytest.CaptureFixture[
 OWN = "consolidate.limits.texts.gopher_quality.min_words"
 
 
-def test_limits_of_a_source_or_kind_can_be_asked_for(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_of_a_source_or_kind_can_be_overridden(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
     make(recipe, "1")
     for scope in ("texts", "text"):
         own = f"consolidate.limits.{scope}.gopher_quality.min_words=18"
@@ -243,7 +239,7 @@ def test_limits_of_a_source_or_kind_can_be_asked_for(recipe: Recipe, capsys: pyt
     assert 'Did you mean "text' in said
 
 
-def test_what_an_override_of_a_source_told_is_what_the_run_gives(
+def test_what_if_with_an_override_of_a_source_equals_the_run(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The crawl's recipe judges the source because it has limits of its own, in the run and in the question."""

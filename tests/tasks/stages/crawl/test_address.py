@@ -55,22 +55,22 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("host", LOOPBACK + INSIDE)
-def test_an_inside_address_is_refused_in_every_spelling(host):
+def test_a_private_address_is_refused_in_every_spelling(host):
     assert refusal(canonical(f"http://{host}/"), allow_loopback=False) == "private_address"
 
 
 @pytest.mark.parametrize("host", INSIDE)
-def test_allowing_loopback_allows_nothing_else(host):
+def test_allowing_loopback_allows_no_other_private_address(host):
     assert refusal(canonical(f"http://{host}/"), allow_loopback=True) == "private_address"
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_is_reachable_on_any_port_when_the_crawl_allows_it(host):
+def test_loopback_is_reachable_on_any_port_if_the_crawl_allows_it(host):
     assert refusal(canonical(f"http://{host}:8080/"), allow_loopback=True) is None
 
 
 @pytest.mark.parametrize("port", [22, 25, 6379, 8080])
-def test_public_hosts_are_asked_on_web_ports_only(port):
+def test_public_hosts_are_requested_on_web_ports_only(port):
     assert refusal(f"http://example.com:{port}/", allow_loopback=True) == "port"
     assert refusal("https://example.com:80/", allow_loopback=False) is None
 
@@ -103,18 +103,18 @@ PUBLIC = (
 
 
 @pytest.mark.parametrize("block", SPECIAL)
-def test_no_address_of_a_special_block_is_public(block):
+def test_no_address_of_a_special_purpose_block_is_public(block):
     net = ipaddress.ip_network(block)
     some = {net[0], net[-1], net[net.num_addresses // 2], net[net.num_addresses // 3]}
     assert not any(is_public(str(one)) for one in some)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_the_addresses_beside_them_are(address):
+def test_addresses_next_to_special_purpose_blocks_are_public(address):
     assert is_public(address)
 
 
-def test_a_user_name_in_a_url_makes_it_no_candidate():
+def test_a_url_with_a_user_name_is_refused():
     assert canonical("http://a@127.0.0.1/") is None
 
 
@@ -145,7 +145,7 @@ def test_a_name_with_one_private_answer_among_public_ones_is_refused():
         resolve(GuardedResolver(allow_loopback=True, inner=Answers(["1.1.1.1", "10.0.0.1"])), "mixed.example")
 
 
-def test_a_public_name_that_points_to_this_machine_is_refused_even_when_loopback_is_allowed():
+def test_a_public_name_that_resolves_to_loopback_is_refused_even_if_loopback_is_allowed():
     with pytest.raises(RefusedAddressError):
         resolve(GuardedResolver(allow_loopback=True, inner=Answers(["127.0.0.1"])), "trick.example")
 
@@ -159,7 +159,7 @@ def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server
         resolve(GuardedResolver(allow_loopback=False, inner=inner), "docs.localhost")
 
 
-def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
+def test_a_name_that_becomes_private_is_not_connected():
     async def run():
         resolver = GuardedResolver(allow_loopback=False, inner=Answers(["1.1.1.1"], ["127.0.0.1"]))
         found = await resolver.resolve("rebinding.example", 80)
@@ -175,7 +175,7 @@ def test_a_name_that_turns_private_after_a_public_answer_is_not_connected_to():
     assert caught.value.reason == "private_address"
 
 
-def test_the_address_to_be_polite_to_is_looked_up_for_public_names_only():
+def test_the_address_for_politeness_is_resolved_for_public_names_only():
     async def located(answers, *urls):
         config = CrawlConfig(contact="mailto:a@b.example")
         async with Client(config, answers) as client:
@@ -190,7 +190,7 @@ def test_the_address_to_be_polite_to_is_looked_up_for_public_names_only():
     assert asyncio.run(located(Answers(["10.0.0.1"]), "http://example.com/")) == [""]
 
 
-def test_the_systems_answers_are_checked_too():
+def test_answers_of_the_system_resolver_are_checked_too():
     name = socket.gethostname()
     answers = {where[0] for *_, where in socket.getaddrinfo(name, 80)}
     if all(is_public(answer) for answer in answers):
@@ -235,7 +235,7 @@ def test_a_grant_is_of_one_host_on_one_port(url, reason):
         ("far.example", 81, ["1.1.1.1"], False),
     ],
 )
-def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port, answers, refused):
+def test_only_a_granted_name_may_resolve_into_its_networks(host, port, answers, refused):
     async def run():
         guard = GuardedResolver(allow_loopback=False, inner=Answers(answers), grants=GRANTS)
         return await guard.resolve(host, port)
@@ -247,14 +247,14 @@ def test_a_granted_name_may_lie_in_its_networks_and_no_other_name_may(host, port
         assert [found["host"] for found in asyncio.run(run())] == answers
 
 
-def test_clouds_own_addresses_are_in_no_grant():
+def test_cloud_metadata_addresses_cannot_be_granted():
     grants = Grants({"meta.corp": ["100.64.0.0/10", "fd00::/8"]})
     for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254"):
         assert not is_within(address, grants.of("meta.corp", 80))
     assert is_within("100.100.100.201", grants.of("meta.corp", 80))
 
 
-def test_what_is_granted_to_one_host_is_not_granted_on_behalf_of_another():
+def test_a_grant_cannot_be_used_through_another_host():
     own = GRANTS.only("wiki.corp:8080")
     assert own.of("wiki.corp", 8080) == GRANTS.of("wiki.corp", 8080)
     assert own.of("10.20.0.6", 80) is None

@@ -74,13 +74,13 @@ def bodies(url, count=2, pause_s=0.0):
     return uvloop.run(run())
 
 
-def test_a_connection_is_kept_for_the_next_request():
+def test_a_connection_is_reused_for_the_next_request():
     with server(answering) as (url, opened):
         assert bodies(url, 5) == [b"00001"] * 5
     assert len(opened) == 1
 
 
-def test_a_connection_that_the_server_closes_is_opened_anew():
+def test_a_connection_closed_by_the_server_is_reopened():
     def once(link, number):
         link.recv(65536)
         link.sendall(ANSWER + b"%05d" % number)
@@ -90,7 +90,7 @@ def test_a_connection_that_the_server_closes_is_opened_anew():
         assert bodies(url, 3, pause_s=0.05) == [b"00004", b"00005", b"00006"]
 
 
-def test_a_request_is_sent_a_second_time_only_over_a_kept_connection():
+def test_a_request_is_resent_only_if_it_failed_on_a_reused_connection():
     seen = []
 
     def silent(link, number):
@@ -101,7 +101,7 @@ def test_a_request_is_sent_a_second_time_only_over_a_kept_connection():
     assert len(seen) == 1
 
 
-def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
+def test_an_unsolicited_response_is_discarded():
     def twice(link, number):
         while link.recv(65536):
             link.sendall(ANSWER + b"%05d" % number)
@@ -112,7 +112,7 @@ def test_an_answer_that_nobody_asked_for_is_taken_for_no_other():
         assert bodies(url, 3, pause_s=0.15) == [b"00001", b"00002", b"00003"]
 
 
-def test_no_more_connections_are_kept_than_the_process_has_room_for(monkeypatch):
+def test_the_connection_pool_is_bounded(monkeypatch):
     monkeypatch.setattr(connection, "MAX_IDLE", 2)
 
     async def run(urls):
@@ -138,7 +138,7 @@ def test_idle_connections_are_closed_after_a_while(monkeypatch):
         assert len(opened) == 2
 
 
-def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open():
+def test_an_idle_connection_is_closed_for_another_host_at_the_limit():
     """Five hosts at a time where six connections may be open: kept ones must not stand in the way of new ones."""
     most_open = []
 
@@ -160,7 +160,7 @@ def test_an_idle_connection_makes_way_for_another_host_when_no_more_may_be_open(
 
 
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
-def test_when_the_first_address_takes_no_connection_the_next_one_does(kind):
+def test_the_next_address_is_tried_if_the_first_refuses(kind):
     async def run(port):
         link = await connect_any(["127.0.0.2", "127.0.0.3", "127.0.0.1"], port, asyncio.Semaphore(2))
         with closing(link):
@@ -187,7 +187,7 @@ def _full(port, kind):
         link.close()
 
 
-def test_no_address_that_takes_a_connection_is_an_error():
+def test_an_error_is_raised_if_no_address_accepts_a_connection():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
@@ -197,7 +197,7 @@ def test_no_address_that_takes_a_connection_is_an_error():
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_body_that_ends_with_the_connection_needs_no_farewell_of_tls(tmp_path, monkeypatch, runner):
+def test_a_body_delimited_by_close_needs_no_tls_close_notify(tmp_path, monkeypatch, runner):
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
 
@@ -221,7 +221,7 @@ def large(link, number):
     link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
-def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
+def test_a_large_response_waits_for_memory_without_using_its_timeout(monkeypatch):
     monkeypatch.setattr(connection, "BODY_MEMORY", 4_000_000)
 
     async def run(url):
@@ -252,7 +252,7 @@ def test_a_large_answer_waits_for_room_and_the_time_is_not_its_own(monkeypatch):
     assert seconds < 2, "waiting is not the host's doing"
 
 
-def test_a_large_answer_is_cut_where_it_is_worth_no_more():
+def test_a_large_response_is_truncated_at_its_limit():
     async def run(url):
         async with Client(CrawlConfig(allow_loopback=True, timeout_s=5.0)) as client:
             return await client.get(url, limit=1000, body_limit=lambda status, headers: 2_000_000)
@@ -262,7 +262,7 @@ def test_a_large_answer_is_cut_where_it_is_worth_no_more():
     assert (answer.truncated, len(answer.body)) == ("length", 2_000_000)
 
 
-def test_a_large_answer_that_breaks_off_gives_its_place_back():
+def test_an_aborted_large_response_releases_its_memory():
     def broken(link, number):
         link.recv(65536)
         link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 3_000_000)
@@ -295,7 +295,7 @@ class Wire:
         self.read = True
 
 
-def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
+def test_large_bodies_wait_for_memory_in_fifo_order():
     async def scenario():
         memory, count = BodyMemory(), BODY_MEMORY // (LARGE - FREE_BODY)
         ends = [asyncio.Event() for _ in range(count + 3)]
@@ -318,7 +318,7 @@ def test_large_bodies_wait_when_there_is_no_room_and_go_on_in_their_order():
     asyncio.run(scenario())
 
 
-def test_small_bodies_need_no_room():
+def test_small_bodies_need_no_reservation():
     async def scenario():
         memory = BodyMemory()
         visits = [asyncio.create_task(asyncio.sleep(0)) for _ in range(2000)]

@@ -101,7 +101,7 @@ def test_urls_are_listed_by_status_reason_host_and_pattern(ask, crawled):
         ("depths", "depth", 1),
     ],
 )
-def test_it_is_counted_by_what_is_asked_for(ask, crawled, top, column, first):
+def test_urls_are_counted_by_the_requested_filter(ask, crawled, top, column, first):
     rows = ask("crawldb", "--top", top, "--json")["rows"]
     assert str(rows[0][column]) == str(first).replace("PORT", str(crawled[1]))
     assert sum(row["urls"] for row in rows) == 14
@@ -109,7 +109,7 @@ def test_it_is_counted_by_what_is_asked_for(ask, crawled, top, column, first):
         assert [(row["requests"], row["errors"], row["gone"]) for row in rows] == [(7, 2, 1), (7, 2, 1)]
 
 
-def test_many_urls_get_a_line_each(ask, crawled, tmp_path, monkeypatch):
+def test_why_prints_one_line_per_url_for_many_urls(ask, crawled, tmp_path, monkeypatch):
     start = f"http://a.localhost:{crawled[1]}"
     (tmp_path / "urls").write_text(f"{start}/5\n\n  {start}/never\n")
     lines = ask("why", f"{start}/1", f"@{tmp_path}/urls", "mailto:a@b.example").splitlines()
@@ -144,7 +144,7 @@ def kept(store, keep=1, days=0, now=None):
     return {one.version: one.keep_reason for one in found}
 
 
-def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, crawled, capsys):
+def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, crawled, capsys):
     recipe, store = aged
     cycle(recipe, "slow", last="generate")
     for version in ("c2", "c3"):
@@ -179,7 +179,7 @@ def test_old_generations_are_removed_and_what_a_later_cycle_reads_stays(aged, cr
     assert shell.main(["why", *ask[1:3], "--version", "c2", f"http://a.localhost:{crawled[1]}/1"]) == 2
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_next_one(aged, monkeypatch):
+def test_a_killed_prune_is_finished_by_the_next_one(aged, monkeypatch):
     recipe, store = aged
     cycle(recipe, "c2")
     (_, old) = crawldb.generations(store, "asked", 1, timedelta())

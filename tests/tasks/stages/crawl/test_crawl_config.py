@@ -42,14 +42,14 @@ PUBLIC = {"seeds": ["https://example.com/"], "contact": "mailto:a@b.example"}
         ({**PUBLIC, "allow_hosts": {"[fd00:0::1]": ["fc00::/7"]}}, "short form"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(settings, words):
+def test_invalid_settings_are_refused_in_one_line(settings, words):
     with pytest.raises(RecipeError) as caught:
         parse(CrawlConfig, settings, "demo.toml")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_public_web_is_crawled_with_a_contact_and_loopback_without():
+def test_a_crawl_of_the_public_web_needs_a_contact():
     assert parse(CrawlConfig, PUBLIC, "x").delay_s == 1.0
     local = {"seeds": ["http://docs.localhost:8000/"], "allow_loopback": True, "delay_s": 0.0}
     assert parse(CrawlConfig, local, "x").contact == ""
@@ -58,7 +58,7 @@ def test_the_public_web_is_crawled_with_a_contact_and_loopback_without():
         parse(CrawlConfig, mixed, "x")
 
 
-def test_the_settings_load_without_a_heavy_library():
+def test_the_settings_import_no_heavy_library():
     script = (
         "import sys, tasks.stages.crawl.config; "
         "print([name for name in ('aiohttp', 'pyarrow', 'ada_url', 'duckdb', 'selectolax') if name in sys.modules])"

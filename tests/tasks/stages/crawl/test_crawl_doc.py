@@ -32,7 +32,7 @@ def rows(table):
 
 
 @pytest.mark.parametrize("config", [CrawlConfig, RenderConfig])
-def test_every_setting_stands_in_the_document_with_its_default(config):
+def test_every_setting_is_documented_with_its_default(config):
     crawl, _, render = SETTINGS.partition("`[crawl.render]`")
     said = rows(render if config is RenderConfig else crawl)
     assert set(said) == set(config.model_fields) - {"render"}
@@ -67,7 +67,7 @@ def test_every_query_runs_on_a_real_crawl(crawl, tmp_path):
     assert all(target.endswith("/1") for _, target in results[3])
 
 
-def test_the_hosts_file_and_the_grants_that_are_shown_can_be_used(tmp_path):
+def test_the_documented_hosts_file_and_grants_are_valid(tmp_path):
     blocks = re.findall(r"```toml\n(.*?)```", TEXT, re.S)
     (shown,) = [block for block in blocks if block.startswith("deny = ")]
     (tmp_path / "hosts.toml").write_text(shown)
@@ -78,7 +78,7 @@ def test_the_hosts_file_and_the_grants_that_are_shown_can_be_used(tmp_path):
     assert parse(CrawlConfig, tomllib.loads(granted), "docs").allow_hosts
 
 
-def test_every_link_leads_somewhere():
+def test_no_link_is_broken():
     heads = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", TEXT, re.M)}
     for target in re.findall(r"\]\(([^)\s]+)\)", TEXT):
         file, _, anchor = target.partition("#")

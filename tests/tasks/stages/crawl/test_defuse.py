@@ -62,7 +62,7 @@ def test_no_page_has_more_elements_or_attributes_than_its_source(name: str) -> N
     assert held <= len(html) / 2
 
 
-def test_the_pages_are_bombs_without_it() -> None:
+def test_without_flattening_the_pages_are_bombs() -> None:
     count, held = elements(BOMBS["paragraphs behind formatting"].encode()[: 4000 + 2000])
     assert count > 50_000
     assert held > 50_000
@@ -104,7 +104,7 @@ def said(html: bytes) -> tuple[object, ...]:
     return paths, page.noarchive, page.canonical, page.title, page.text_chars
 
 
-def test_a_page_says_the_same_afterwards() -> None:
+def test_flattening_keeps_text_and_links() -> None:
     links = ["1", "2", "4", "5", "6", "7"]
     whole = said(PAGE)
     assert whole[:3] == (links, True, "http://h/b/c")
@@ -119,7 +119,7 @@ def hrefs(html: bytes, selector: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def test_real_pages_keep_every_link_in_its_place(shared_data) -> None:  # type: ignore[no-untyped-def]
+def test_real_pages_keep_every_link_in_order(shared_data) -> None:  # type: ignore[no-untyped-def]
     pages = [gzip.decompress(path.read_bytes()) for path in sorted((shared_data / "extraction_html/html").iterdir())]
     selector = "z[href], area[href]"
     assert len(pages) > 50
@@ -131,7 +131,7 @@ def test_real_pages_keep_every_link_in_its_place(shared_data) -> None:  # type: 
         assert set(hrefs(flatten(page), selector)) >= set(wanted)
 
 
-def test_only_names_of_formatting_elements_change_and_by_one_letter() -> None:
+def test_only_names_of_formatting_elements_change_by_one_letter() -> None:
     chance = random.Random(3)
     others = ["aside", "area", "br", "body", "button", "col", "embed", "form", "img", "style", "script", "sub", "span"]
     others += ["ul", "noscript", "template", "td", "th", "track", "input", "iframe", "section", "select", "summary"]
@@ -145,18 +145,18 @@ def test_only_names_of_formatting_elements_change_and_by_one_letter() -> None:
         assert restore_names(changed) == tag
 
 
-def test_an_address_that_holds_tags_is_asked_for_as_it_was_written() -> None:
+def test_a_url_that_contains_tags_is_unchanged() -> None:
     page = parse_page(b"<a href='/find?q=<b>&r=<code>'>x</a>", "http://h/", "sluice", Directives())
     assert [link.url for link in page.links] == ["http://h/find?q=%3Cb%3E&r=%3Ccode%3E"]
 
 
 @pytest.mark.parametrize("html", [b"", b"<", b"</", b"<a", b"</a", b"a<b", b"<" * 5000, b"</" * 5000, b"<b" * 5000])
-def test_a_page_may_end_anywhere(html: bytes) -> None:
+def test_a_truncated_page_is_accepted(html: bytes) -> None:
     assert len(defuse(html).source) <= 2 * len(html)
     assert flatten(html).count(b"<b") == 0
 
 
-def test_what_a_page_holds_is_told_and_little_else() -> None:
+def test_the_summary_of_a_page_is_accurate_and_short() -> None:
     for name in REPORTED:
         for tag in (f"<{name}>", f"<{name.upper()}\n", f"</{name}>"):
             assert name in defuse(f"x{tag}    ".encode()).tags

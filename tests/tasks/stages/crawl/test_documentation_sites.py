@@ -73,7 +73,7 @@ class Files(Site):
         return web.Response(body=file.read_bytes(), headers=headers)
 
 
-def test_documentation_that_others_wrote_is_crawled_without_a_fault(crawl, packages, caplog) -> None:
+def test_foreign_documentation_sites_are_crawled_without_errors(crawl, packages, caplog) -> None:
     with Files(packages) as files:
         hosts = {f"{name}.localhost:{files.port}": name for name in PACKAGES}
         config = CrawlConfig(

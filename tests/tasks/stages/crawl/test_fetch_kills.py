@@ -90,7 +90,7 @@ def kill(folder, config, site, uploads, what, how_many, later):
 
 
 @pytest.mark.parametrize(("on_s3", "kills", "later"), soak_but([1, 2], moments()))
-def test_a_fetch_killed_at_any_moment_ends_as_one_that_was_left_alone(
+def test_a_fetch_killed_at_any_moment_ends_like_an_undisturbed_one(
     request, site, config, whole, tmp_path, on_s3, kills, later
 ):
     folder = tmp_path

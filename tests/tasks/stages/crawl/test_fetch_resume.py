@@ -36,7 +36,7 @@ def wait_until(condition, process=None):
 
 
 @pytest.mark.parametrize("after", soak_but([1], [6, 15, 27]))
-def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, after):
+def test_a_killed_fetch_ends_with_the_same_captures_as_an_undisturbed_one(tmp_path, after):
     folder = tmp_path / "killed"
     with Site(linked(30)) as site:
         config = config_for(site)
@@ -59,7 +59,7 @@ def test_a_killed_fetch_ends_with_the_captures_of_an_undisturbed_one(tmp_path, a
     assert hidden == [f"{resumed.address.path}/.artifact.json"]
 
 
-def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
+def test_a_stopped_fetch_commits_its_open_file(tmp_path):
     folder = tmp_path / "stopped"
     with Site(linked(30)) as site:
         config = config_for(site, warc_pages_per_file=1000)
@@ -79,7 +79,7 @@ def test_a_fetch_told_to_stop_commits_its_open_file(tmp_path):
     assert len([part for part in resumed.parts if part.name.startswith("warc-")]) == 2
 
 
-def test_a_second_attempt_at_the_same_time_loses_nothing(tmp_path):
+def test_a_concurrent_second_attempt_loses_nothing(tmp_path):
     folder = tmp_path / "doubled"
     with Site(linked(30)) as site:
         config = config_for(site)
@@ -117,7 +117,7 @@ def away(s3):
 
 
 @pytest.mark.usefixtures("alert")
-def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
+def test_a_fetch_continues_during_a_store_outage(s3, tmp_path, caplog):
     caplog.set_level("INFO", logger="sluice")
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(60)) as site:
@@ -149,7 +149,7 @@ def test_a_fetch_goes_on_while_its_store_is_away(s3, tmp_path, caplog):
 
 
 @pytest.mark.usefixtures("alert")
-def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_back(s3, tmp_path, caplog):
+def test_a_fetch_pauses_at_a_full_buffer_and_continues_when_the_store_is_back(s3, tmp_path, caplog):
     folder = f"s3://sluice/{tmp_path.name}"
     pages = linked(40)
     pages |= {path: f"{page}<!--{os.urandom(40_000).hex()}-->" for path, page in pages.items()}
@@ -181,7 +181,7 @@ def test_fetching_pauses_while_the_buffer_is_full_and_goes_on_when_the_store_is_
     assert segment.record.metrics["buffered_bytes"] < (1 << 20) + 4 * 50_000
 
 
-def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path):
+def test_a_kill_while_captures_wait_for_the_store_repeats_no_request(s3, tmp_path):
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:
         config = config_for(site)
@@ -206,7 +206,7 @@ def test_a_kill_while_captures_wait_for_the_store_costs_no_request(s3, tmp_path)
 
 
 @pytest.mark.soak
-def test_a_fetch_told_to_stop_while_its_store_is_away_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
+def test_a_fetch_stopped_during_a_store_outage_leaves_its_captures_to_the_next_attempt(s3, tmp_path):
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:
         config = config_for(site)

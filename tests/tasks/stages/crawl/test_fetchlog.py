@@ -57,7 +57,7 @@ def expected(rows):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_target_has_all_its_sources_their_least_depth_first_time_and_other_hosts(seed):
+def test_a_link_target_has_all_sources_least_depth_first_time_and_linking_hosts(seed):
     rows = list(outcomes(random.Random(seed)))
     table = links_table(rows, PARTITIONS)
     table.validate(full=True)

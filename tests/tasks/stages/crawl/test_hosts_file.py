@@ -51,12 +51,12 @@ def policy(written):
         *((host, "") for host in ("example.net", "blog.example.org", "eshop.example", "example.com", "10.0.0.1")),
     ],
 )
-def test_a_denial_holds_for_a_host_on_every_port_and_for_domains_with_all_below(policy, host, entry):
+def test_a_denial_applies_to_every_port_of_a_host_and_to_subdomains(policy, host, entry):
     assert policy.denial(host) == entry
     assert policy.denies(host) is bool(entry)
 
 
-def test_of_several_entries_the_closest_that_says_something_counts(policy):
+def test_the_closest_entry_with_a_value_applies(policy):
     assert [policy.max_pages(host, 7) for host in ("example.com", "www.example.com", "a.example.com")] == [500, 500, 50]
     assert policy.max_pages("example.org", 7) == 7
     assert policy.delay_s("www.example.com", 1.0) == 10.0
@@ -95,7 +95,7 @@ def test_of_several_entries_the_closest_that_says_something_counts(policy):
         ("deny = [", "is not TOML"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(written, text, words):
+def test_invalid_entries_are_refused(written, text, words):
     with pytest.raises(RecipeError) as caught:
         read_hosts_file(written(text))
     assert words in str(caught.value)
@@ -129,7 +129,7 @@ rewrite = []
 """
 
 
-def test_a_copy_in_an_artifact_says_what_the_file_said(written):
+def test_a_copy_in_an_artifact_equals_the_file(written):
     file, _ = read_hosts_file(written(MORE))
     plain = json.loads(json.dumps(file.model_dump(mode="json", exclude_defaults=True)))
     assert HostsFile.model_validate(plain) == file
@@ -144,17 +144,17 @@ def test_a_copy_in_an_artifact_says_what_the_file_said(written):
         ("http://b.example/print/x?sid=1", "http://b.example/print/x?sid=1"),
     ],
 )
-def test_urls_are_written_by_the_closest_rules_that_are_set(written, url, becomes):
+def test_urls_are_rewritten_by_the_closest_rules(written, url, becomes):
     found = Policy(read_hosts_file(written(MORE))[0]).rewritten(link(url))
     assert found == link(becomes)
 
 
-def test_a_rule_that_makes_no_url_of_a_link_leaves_it_as_it_is(written):
+def test_a_rule_that_gives_no_valid_url_leaves_the_link_unchanged(written):
     policy = Policy(read_hosts_file(written("[hosts.'a.example']\nrewrite = [{ match = '^http', to = 'mailto' }]"))[0])
     assert policy.rewritten(link("http://a.example/x")).url == "http://a.example/x"
 
 
-def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(written):
+def test_pauses_intervals_and_refetch_requests_are_looked_up_by_host_and_url(written):
     file = read_hosts_file(written(MORE))[0]
     policy = Policy(file)
     assert [policy.pauses(f"{name}.example.com") for name in ("a", "www")] == [True, False]
@@ -173,12 +173,12 @@ def test_pauses_intervals_and_what_is_asked_for_are_found_by_host_and_url(writte
     assert Policy(file).skip_reason("a.example.com") == ""
 
 
-def test_a_file_that_is_not_there_is_no_empty_one(tmp_path):
+def test_a_missing_hosts_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml cannot be read"):
         read_hosts_file(str(tmp_path / "none.toml"))
 
 
-def test_it_is_read_from_an_object_store_too(s3):
+def test_a_hosts_file_is_read_from_an_object_store_too(s3):
     from tasks.core.store import Store
 
     folder = f"s3://{s3.buckets[0]}/place"

@@ -26,7 +26,7 @@ def test_links_are_canonical_unique_and_in_page_order():
     assert links(html) == ("http://h/dir/b", "http://h/a", "http://o/")
 
 
-def test_frames_and_meta_refresh_lead_on():
+def test_frames_and_meta_refresh_are_links():
     html = b"""<meta http-equiv=Refresh content="5; URL='/next'"><iframe src=in></iframe>"""
     html += b"<meta http-equiv=refresh content=9>"
     assert links(html) == ("http://h/next", "http://h/dir/in")
@@ -57,13 +57,13 @@ def test_frames_and_meta_refresh_lead_on():
         ("", ""),
     ],
 )
-def test_a_refresh_names_its_address_with_or_without_url(content, leads_to):
+def test_a_refresh_url_is_read_with_or_without_the_url_prefix(content, leads_to):
     want = (f"http://h{leads_to}",) if leads_to else ()
     quote = "'" if '"' in content else '"'
     assert links(f"<meta http-equiv=refresh content={quote}{content}{quote}>".encode()) == want
 
 
-def test_queries_are_written_in_the_encoding_of_the_page():
+def test_queries_are_encoded_in_the_charset_of_the_page():
     body = """<base href="/д/?q=д"><meta http-equiv=refresh content="0; ?п"><link rel=canonical href="?q=д">
     <a href="/поиск?слово=дом&amp;x=%E4#якорь">x</a><a href="?ж=漢">x</a><a href="http://h/a?b">x</a>"""
     head = "<meta charset=windows-1251>"
@@ -88,7 +88,7 @@ def test_queries_are_written_in_the_encoding_of_the_page():
         ("cp1252", "latin1", "%26%2326085%3B%26%231087%3B%E9"),
     ],
 )
-def test_letters_that_an_encoding_lacks_are_references(encoding, charset, query):
+def test_characters_missing_in_the_charset_become_references(encoding, charset, query):
     html = '<a href="/?日пé">x</a>'.encode(encoding, "xmlcharrefreplace")
     assert links(html + " ".encode(encoding) * 20, charset=charset) == (f"http://h/?{query}",)
 
@@ -104,12 +104,12 @@ def test_links_are_read_in_the_charset_of_the_header_or_the_page():
 
 
 @pytest.mark.parametrize("said", [{"charset": "utf-7"}, {}], ids=["header", "page"])
-def test_encodings_that_browsers_do_not_know_hide_no_links(said):
+def test_unknown_encodings_hide_no_links(said):
     page = b'<meta charset="utf-7"><a href=x>x</a>+ADw-a href=/hidden+AD4-y+ADw-/a+AD4-'
     assert links(page, **said) == ("http://h/dir/x",)
 
 
-def test_base_counts_unless_it_is_no_web_address():
+def test_base_applies_unless_it_is_not_a_web_url():
     assert links(b'<base href="/other/"><a href=x>x</a>') == ("http://h/other/x",)
     assert links(b'<base href="javascript:alert(1)"><a href=x>x</a>') == ("http://h/dir/x",)
 
@@ -151,7 +151,7 @@ def test_header_directives_for_another_bot_do_not_count():
         b"<ul><li>" * 20_000 + b"<a href=z>z</a>",
     ],
 )
-def test_a_deeply_nested_page_keeps_its_links_and_costs_little(html):
+def test_a_deeply_nested_page_keeps_its_links_and_takes_little_time(html):
     begin = time.process_time()
     assert links(html) == ("http://h/dir/z",)
     assert time.process_time() - begin < 0.5
@@ -178,7 +178,7 @@ def test_a_deeply_nested_page_still_says_whether_it_may_be_kept():
         ('<link rel="stylesheet" href="/a">', ""),
     ],
 )
-def test_a_page_names_its_own_address_in_its_head_and_only_one(html, want):
+def test_the_canonical_link_is_read_from_the_head_if_it_is_unique(html, want):
     assert parse_page(html.encode(), "http://h/dir/page", "sluice", NONE).canonical == want
 
 
@@ -201,7 +201,7 @@ def test_feeds_are_found_in_the_head():
         (("<div>\n" + " " * 500 + "</div>") * 9 + "<p>x", 1),
     ],
 )
-def test_visible_text_is_counted_up_to_what_is_enough(html, chars):
+def test_visible_text_is_counted_up_to_a_limit(html, chars):
     assert parse_page(html.encode(), "http://h/", "sluice", NONE).text_chars == chars
 
 
@@ -278,19 +278,19 @@ def test_a_title_is_one_line_of_at_most_200_characters():
         *("https://u@o.example/x", "https://o.example/x;jsessionid=1", "https://o.example\\x", "https://o.ex ample/x"),
     ],
 )
-def test_a_link_that_is_looked_up_is_the_one_that_would_be_parsed(base, href):
+def test_a_cached_link_equals_a_parsed_one(base, href):
     want = canonical(href, base)
     assert links(f'<a href="{href}">x</a>'.encode(), base) == ((want,) if want else ())
     assert links(f'<a href="{href}#part">x</a>'.encode(), base) == ((want,) if want else ())
 
 
-def test_a_page_with_few_tags_is_read_whole_however_deep_they_are():
+def test_a_page_with_few_tags_is_read_in_full_at_any_depth():
     html = b"<div>" * 2000 + b"<p>" + b"x" * 2000 + b"<meta name=robots content=noindex><a href=z>z</a>"
     page = parse_page(html, "http://h/dir/page", "sluice", NONE)
     assert (page.links, page.noindex, page.text_chars) == ((link("http://h/dir/z"),), True, 1024)
 
 
-def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
+def test_a_page_that_stalls_the_parser_is_skipped_and_the_next_one_is_read():
     # A million attributes of one element take the parser more than a minute.
     stalling = b"<div " + b" ".join(b"a%d" % number for number in range(500_000)) + b"><a href=x>x</a>"
     large = b"<p>text</p>" * 30_000 + b"<a href=/y>y</a>"
@@ -310,7 +310,7 @@ def test_a_page_that_stalls_the_parser_is_given_up_and_the_next_one_is_read():
     assert second.links == (link("http://h/y"),)
 
 
-def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_wherever_it_begins(monkeypatch):
+def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_at_any_offset(monkeypatch):
     def refuse(*_):
         raise AssertionError("read in the crawl's own process")
 
@@ -355,7 +355,7 @@ def read(html: bytes) -> ParsedPage:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_every_link_of_a_page_is_read_and_no_other(name: str) -> None:
+def test_exactly_the_links_of_a_page_are_read(name: str) -> None:
     html = (SAMPLES / f"{name}.html").read_bytes()
     page = read(html)
     assert [link.url.removeprefix(ROOT) for link in page.links] == LINKS[name].split()
@@ -365,5 +365,5 @@ def test_every_link_of_a_page_is_read_and_no_other(name: str) -> None:
     assert (deep.links, deep.title, deep.canonical) == (page.links, page.title, page.canonical)
 
 
-def test_every_sample_is_read() -> None:
+def test_every_sample_page_is_read() -> None:
     assert {path.stem for path in SAMPLES.iterdir()} == set(LINKS)

@@ -55,7 +55,7 @@ _HARD = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 @pytest.mark.skipif(0 < _HARD < 2 * HOSTS, reason="the server may open too few files")
-def test_a_thousand_hosts_at_a_time_within_a_limit_of_1024_files(tmp_path):
+def test_a_thousand_concurrent_hosts_fit_into_1024_open_files(tmp_path):
     with _server() as port:
         config = CrawlConfig(
             seeds=[f"http://h{number}.localhost:{port}/" for number in range(HOSTS)],
@@ -93,7 +93,7 @@ def limits(monkeypatch):
     return put
 
 
-def test_the_soft_limit_is_raised_as_far_as_it_is_needed(limits):
+def test_the_soft_limit_is_raised_as_far_as_needed(limits):
     now = limits(1024, 1 << 20)
     budget = connection.socket_budget(1088)
     assert budget.visits == 1088

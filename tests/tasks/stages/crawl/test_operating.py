@@ -167,7 +167,7 @@ def test_status_names_hosts_queues_and_back_offs_of_a_fetch_under_way(kind, tmp_
     assert not [path for path in run.store.list("run/segment") if LIVE_FILE in path]
 
 
-def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on_writing_it(tmp_path):
+def test_the_status_of_a_killed_fetch_is_kept_and_updated_by_the_next_attempt(tmp_path):
     gate = threading.Event()
     with Site(in_a_row(20, gate)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
@@ -182,7 +182,7 @@ def test_the_state_of_a_fetch_that_was_killed_stays_and_the_next_attempt_goes_on
             until(lambda: run.through(site))
 
 
-def test_a_store_that_does_not_take_the_state_ends_no_fetch(tmp_path, monkeypatch):
+def test_a_store_that_refuses_the_status_does_not_end_the_fetch(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.stages.crawl.status.LIVE_FILE", "x" * 300)
     with Site(in_a_row(20)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
@@ -190,7 +190,7 @@ def test_a_store_that_does_not_take_the_state_ends_no_fetch(tmp_path, monkeypatc
     assert status(run.store, "run")["partitions"][0]["done"]["pages"] == 21
 
 
-def test_a_longer_delay_holds_from_the_next_request_on_and_a_shorter_one_ends_the_pause_under_way(tmp_path):
+def test_a_longer_delay_applies_from_the_next_request_and_a_shorter_one_at_once(tmp_path):
     gate = threading.Event()
     with Site(in_a_row(20, gate)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
@@ -207,7 +207,7 @@ def test_a_longer_delay_holds_from_the_next_request_on_and_a_shorter_one_ends_th
     assert len(pages_of(site)) == 21
 
 
-def test_a_lower_cap_holds_at_once_and_a_higher_one_with_the_next_cycle(tmp_path):
+def test_a_lower_cap_applies_at_once_and_a_higher_one_in_the_next_cycle(tmp_path):
     gate = threading.Event()
     with Site(in_a_row(20, gate)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
@@ -234,7 +234,7 @@ def rows_of(run, version="c1"):
     return [row for path in segment.files("log/") for row in segment.table(path).to_pylist()]
 
 
-def test_a_paused_host_is_visited_no_more_until_the_pause_is_lifted(tmp_path):
+def test_a_paused_host_is_not_visited_until_the_pause_is_lifted(tmp_path):
     gate = threading.Event()
     with Site(in_a_row(20, gate)) as site, Site(in_a_row(5)) as other:
         run = Running(tmp_path, [site.url(host="a.localhost"), other.url(host="b.localhost")])
@@ -252,7 +252,7 @@ def test_a_paused_host_is_visited_no_more_until_the_pause_is_lifted(tmp_path):
     assert len(pages_of(site)) == 21
 
 
-def test_what_waits_of_a_dropped_host_is_left_for_the_next_cycle_and_has_not_failed(tmp_path):
+def test_waiting_urls_of_a_dropped_host_are_postponed_without_a_failure(tmp_path):
     gate = threading.Event()
     with Site(in_a_row(20, gate)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
@@ -273,7 +273,7 @@ def test_what_waits_of_a_dropped_host_is_left_for_the_next_cycle_and_has_not_fai
         assert not [row for row in rows_of(run, "c2") if row["reason"]]
 
 
-def test_what_operators_ask_for_again_is_requested_in_the_next_cycle_and_in_no_other(tmp_path):
+def test_refetch_requests_apply_to_the_next_cycle_only(tmp_path):
     with Site(in_a_row(12)) as site:
         run = Running(tmp_path, [site.url(host="a.localhost")])
         run.cycle("c1")
@@ -302,7 +302,7 @@ def why_of(recipe, *urls):
     return out.getvalue().splitlines()
 
 
-def test_links_redirects_and_sitemaps_are_written_by_the_rules_of_their_host(tmp_path):
+def test_links_redirects_and_sitemaps_are_rewritten_by_the_rules_of_their_host(tmp_path):
     moved = lambda _: web.Response(status=302, headers={"Location": "/to?sid=7&q=1"})  # noqa: E731
     insists = lambda _: web.Response(status=302, headers={"Location": "/kept?sid=8"})  # noqa: E731
     pages = {
@@ -335,7 +335,7 @@ def test_links_redirects_and_sitemaps_are_written_by_the_rules_of_their_host(tmp
     assert rows["/a"]["canonical"].endswith("/a")
 
 
-def test_a_fetch_that_broke_off_is_resumed_under_a_cap_that_was_lowered_meanwhile(tmp_path, monkeypatch):
+def test_an_interrupted_fetch_resumes_with_a_lowered_cap(tmp_path, monkeypatch):
     visits, visit = [], Visitor.visit
 
     async def breaking(self, host, candidate):

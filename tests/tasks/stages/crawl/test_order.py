@@ -67,7 +67,7 @@ def crawl(web, order, pick):
 @settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 10_000), st.integers(6, 80), st.integers(1, 60), st.integers(1, 20), st.integers(1, 40))
 @example(seed=1, size=40, max_pages=7, per_host=3, per_domain=5)
-def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_pages, per_host, per_domain):
+def test_the_tried_urls_do_not_depend_on_response_times(seed, size, max_pages, per_host, per_domain):
     web = Web(seed, size)
     caps = {"max_pages": max_pages, "max_pages_per_host": per_host, "max_pages_per_domain": per_domain}
     runs = [lambda n: 0, lambda n: n - 1, random.Random(seed).randrange, random.Random(seed + 1).randrange]
@@ -84,7 +84,7 @@ def test_what_is_tried_does_not_depend_on_who_answers_first(seed, size, max_page
 
 @settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 10_000), st.integers(6, 80))
-def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
+def test_without_caps_every_linked_page_is_tried(seed, size):
     web = Web(seed, size)
     reached, todo = set(), list(web.seeds)
     while todo:
@@ -101,7 +101,7 @@ def test_without_caps_every_page_that_is_linked_is_tried(seed, size):
 
 @settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 10_000), st.integers(1, 60))
-def test_the_whole_budget_is_used_while_anything_is_left_to_try(seed, max_pages):
+def test_the_whole_budget_is_used_while_urls_are_left(seed, max_pages):
     web = Web(seed, 60)
     web.denied, web.moved = set(), {}
     whole = sum(map(len, crawl(web, order_of(web), lambda n: 0).values()))
@@ -143,7 +143,7 @@ def tried(web, order, answers=lambda host: True):
     return counts
 
 
-def test_a_host_that_does_not_answer_keeps_others_from_nothing_of_their_own():
+def test_a_silent_host_does_not_reduce_the_share_of_others():
     web = Sites(site("slow.test", 9), site("a.test", 50), site("b.test", 20), site("x.c.test", 5, "http://y.c.test/0"))
     web.links |= site("y.c.test", 5)
     order = order_of(web, scope=["slow.test", "a.test", "b.test", "x.c.test", "y.c.test"])
@@ -151,7 +151,7 @@ def test_a_host_that_does_not_answer_keeps_others_from_nothing_of_their_own():
     assert counts == {"a.test": 50, "b.test": 20, "x.c.test": 5, "y.c.test": 5}
 
 
-def test_a_link_to_another_domain_is_tried_when_all_domains_are_through():
+def test_links_to_other_domains_are_tried_after_the_round_of_all_domains():
     web = Sites(site("a.test", 3, "http://b.test/9"), site("b.test", 3))
     web.links["http://b.test/9"] = ()
     scope = ["a.test", "b.test"]
@@ -159,7 +159,7 @@ def test_a_link_to_another_domain_is_tried_when_all_domains_are_through():
     assert tried(web, order_of(web, scope)) == {"a.test": 3, "b.test": 4}
 
 
-def test_what_one_host_does_not_need_others_get_before_the_last_host_is_through():
+def test_unused_budget_of_a_host_is_given_to_others_before_the_round_ends():
     web = Sites(site("slow.test", 9), site("a.test", 5), site("b.test", 50))
     order = order_of(web, scope=["slow.test", "a.test", "b.test"], max_pages=30)
     counts = tried(web, order, lambda host: host != "slow.test")
@@ -172,14 +172,14 @@ def test_what_one_host_does_not_need_others_get_before_the_last_host_is_through(
     }
 
 
-def test_a_host_that_may_get_few_requests_keeps_no_more_from_the_others():
+def test_a_host_with_a_low_cap_reserves_no_more_than_its_cap():
     web = Sites(site("slow.test", 9), site("b.test", 50))
     plans = {"slow.test": HostPlan(1.0, 3)}
     order = order_of(web, ["slow.test", "b.test"], plans, max_pages=40)
     assert tried(web, order, lambda host: host != "slow.test") == {"b.test": 37}
 
 
-def test_where_the_scope_admits_hosts_that_are_not_known_yet_these_find_requests_left():
+def test_budget_is_reserved_for_unknown_hosts_within_the_scope():
     web = Sites(site("a.test", 100, *(f"http://b{number}.test/0" for number in range(9))))
     for number in range(9):
         web.links |= site(f"b{number}.test", 10)
@@ -189,7 +189,7 @@ def test_where_the_scope_admits_hosts_that_are_not_known_yet_these_find_requests
     assert tried(web, order_of(web, ["a.test"], max_pages=50)) == {"a.test": 50}
 
 
-def test_a_request_that_robots_forbids_costs_no_budget():
+def test_a_url_forbidden_by_robots_txt_uses_no_budget():
     denied = {f"http://a.test/{number}" for number in range(1, 6)}
     web = Sites(site("a.test", 11), denied=denied)
     order = order_of(web, ["a.test"], max_pages=4)
@@ -197,7 +197,7 @@ def test_a_request_that_robots_forbids_costs_no_budget():
     assert order.spent == 4
 
 
-def test_links_to_known_urls_and_traps_are_not_tried_and_traps_are_given_for_the_log():
+def test_known_urls_and_traps_are_not_tried_and_traps_are_logged():
     links = ("http://a.test/known", "http://a.test/x/x/x/x/", "http://a.test/new")
     web = Sites({"http://a.test/": links, "http://a.test/new": ()})
     order = order_of(web, ["a.test"], known={key("http://a.test/known")})
@@ -205,7 +205,7 @@ def test_links_to_known_urls_and_traps_are_not_tried_and_traps_are_given_for_the
     assert [(candidate.url, reason) for candidate, reason in order.refused] == [("http://a.test/x/x/x/x/", "trap_path")]
 
 
-def test_a_site_with_links_without_end_takes_bounded_room():
+def test_an_endless_site_takes_bounded_memory():
     url = "http://a.test/0"
     web = Sites({url: ()}, seeds=[url])
     order = order_of(web, ["*.test"], max_pages_per_host=30)
@@ -221,7 +221,7 @@ def test_a_site_with_links_without_end_takes_bounded_room():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_cap_that_is_lowered_under_way_binds_its_host_and_ends_no_other(seed, tmp_path):
+def test_a_lowered_cap_applies_only_to_its_host(seed, tmp_path):
     """At any moment, with any answers under way: the host ends at its cap, and the crawl comes to its end."""
     draw, web = random.Random(seed), Web(seed, 120)
     (tmp_path / "hosts.toml").write_text("")

@@ -69,12 +69,12 @@ def samples() -> list[bytes]:
     return [path.read_bytes() for path in sorted(SAMPLES.iterdir())]
 
 
-def test_whatever_is_drawn_from_pieces_is_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_random_fragments_are_read(caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(1)
     assert run((answer(drawn(chance), chance) for _ in range(1000)), caplog) == 1000
 
 
-def test_pages_with_damage_are_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_corrupted_pages_are_read(caplog: pytest.LogCaptureFixture) -> None:
     chance, pages = random.Random(2), samples()
     cases = (answer(mutated(pages[number % len(pages)], chance, pages), chance) for number in range(1000))
     assert run(cases, caplog) == 1000
@@ -82,7 +82,7 @@ def test_pages_with_damage_are_read(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
-def test_a_hundred_thousand_real_pages_with_damage_are_read(
+def test_a_hundred_thousand_corrupted_real_pages_are_read(
     shared_data: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     chance = random.Random(f"soak {seed}")

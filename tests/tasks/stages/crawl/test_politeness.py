@@ -55,7 +55,7 @@ def test_retry_after_is_read_in_both_forms_and_capped(value, seconds):
 @pytest.mark.parametrize(
     ("value", "seconds"), [(None, 0.0), (3.5, 3.5), (-1.0, 0.0), (float("nan"), 0.0), (1e9, 86400.0)]
 )
-def test_crawl_delay_is_taken_within_a_day(value, seconds):
+def test_crawl_delay_is_capped_at_a_day(value, seconds):
     assert crawl_delay(value) == seconds
 
 
@@ -78,7 +78,7 @@ def test_a_delay_below_a_second_is_for_loopback_alone():
     assert clocks.host("localhost.example.com").floor_s == 1.0
 
 
-def test_back_off_doubles_is_capped_and_ends_with_a_success():
+def test_back_off_doubles_up_to_a_cap_and_resets_on_success():
     clocks = politeness(delay_s=2.0, max_backoff_s=10.0)
     host = clocks.host("example.com")
     assert [clocks.failed(host, None) for _ in range(5)] == [2.0, 4.0, 8.0, 10.0, 10.0]
@@ -88,7 +88,7 @@ def test_back_off_doubles_is_capped_and_ends_with_a_success():
     assert clocks.failed(host, None) == 2.0
 
 
-def test_turns_of_one_host_never_overlap():
+def test_requests_to_a_host_never_overlap():
     clocks = politeness(delay_s=0.02, allow_loopback=True)
     host = clocks.host("127.0.0.1")
     spans = []
@@ -110,7 +110,7 @@ def test_turns_of_one_host_never_overlap():
 # --- by IP address
 
 
-def test_an_address_is_asked_at_its_pace_whichever_hosts_are_behind_it():
+def test_an_ip_address_is_requested_at_its_pace_across_hosts():
     clocks = AddressClocks(0.05)
     begun = [clocks.begin("192.0.2.1") for _ in range(4)]
     assert begun == pytest.approx([0.0, 0.05, 0.1, 0.15], abs=0.02)
@@ -120,12 +120,12 @@ def test_an_address_is_asked_at_its_pace_whichever_hosts_are_behind_it():
     assert slots == pytest.approx([0.0, 0.05, 0.1], abs=0.02)
 
 
-def test_loopback_has_no_pace_unless_the_recipe_says_so():
+def test_loopback_has_no_pace_unless_configured():
     assert [AddressClocks(None).delay(one) for one in ("127.0.0.1", "::1", "93.184.216.34", "")] == [0, 0, 0.25, 0]
     assert [AddressClocks(2.0).delay(one) for one in ("127.0.0.1", "93.184.216.34", "")] == [2, 2, 0]
 
 
-def test_hosts_of_one_address_come_one_after_the_other_and_give_up_their_place_until_then():
+def test_hosts_of_one_ip_address_take_turns_and_release_their_slot_while_waiting():
     clocks = politeness(ip_delay_s=10.0)
     hosts = [clocks.host(f"h{number}.example") for number in range(4)]
     other = clocks.host("other.example")
@@ -138,7 +138,7 @@ def test_hosts_of_one_address_come_one_after_the_other_and_give_up_their_place_u
     assert clocks.begin("192.0.2.1") == 0.0
 
 
-def test_the_wait_for_an_address_is_no_answer_time_of_the_host():
+def test_waiting_for_an_ip_address_does_not_count_as_response_time():
     clocks = politeness(ip_delay_s=0.3)
     first, second = clocks.host("a.example"), clocks.host("b.example")
 
@@ -153,7 +153,7 @@ def test_the_wait_for_an_address_is_no_answer_time_of_the_host():
     assert second.latency_s < 0.1
 
 
-def test_the_room_for_clocks_of_addresses_is_bounded(monkeypatch):
+def test_memory_for_clocks_of_ip_addresses_is_bounded(monkeypatch):
     monkeypatch.setattr("tasks.stages.crawl.hosts.politeness._MIN_CLOCKS", 100)
     clocks = AddressClocks(0.001)
     for number in range(2000):
@@ -218,14 +218,14 @@ def remaining_s(host):
     return host.next_at - time.monotonic()
 
 
-def test_the_first_attempt_asks_at_once_and_a_later_one_when_every_short_pause_is_over(attempt):
+def test_the_first_attempt_starts_at_once_and_later_ones_after_the_short_pauses(attempt):
     assert remaining_s(attempt().host("example.com")) <= 0
     assert 2.5 < remaining_s(attempt(elsewhere=True).host("example.com")) <= 3.0
     assert 29.5 < remaining_s(attempt(delay_s=10.0).host("example.com")) <= 30.0
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_address_is_left_alone_for_its_whole_pause_after_a_kill(attempt, elsewhere):
+def test_the_pause_of_an_ip_address_survives_a_kill(attempt, elsewhere):
     first = attempt(ip_delay_s=20.0)
     assert first.begin("192.0.2.1") == 0.0
     again = attempt(elsewhere=elsewhere, ip_delay_s=20.0)
@@ -238,7 +238,7 @@ def test_an_address_is_left_alone_for_its_whole_pause_after_a_kill(attempt, else
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_retry_after_is_kept_by_the_next_attempt_also_on_another_machine(attempt, elsewhere):
+def test_the_next_attempt_respects_retry_after_even_on_another_machine(attempt, elsewhere):
     first = attempt()
     host = first.host("example.com")
     first.failed(host, 50.0)
@@ -250,7 +250,7 @@ def test_a_retry_after_is_kept_by_the_next_attempt_also_on_another_machine(attem
     assert remaining_s(attempt(elsewhere=elsewhere).host("other.example")) <= 3
 
 
-def test_a_pause_too_long_for_the_cycle_leaves_the_host_to_the_next_one_after_a_kill_too(attempt):
+def test_a_pause_longer_than_the_cycle_postpones_the_host_even_after_a_kill(attempt):
     first = attempt()
     first.failed(first.host("example.com"), 3600.0)
     for _ in range(HOST_FAILURES):
@@ -263,7 +263,7 @@ def test_a_pause_too_long_for_the_cycle_leaves_the_host_to_the_next_one_after_a_
     assert second.ready(second.host("example.com"))
 
 
-def test_a_long_crawl_delay_is_owed_in_full_by_the_next_attempt(attempt):
+def test_the_next_attempt_waits_for_a_long_crawl_delay_in_full(attempt):
     first = attempt()
     host = first.host("example.com")
     host.crawl_delay_s = 20.0
@@ -274,7 +274,7 @@ def test_a_long_crawl_delay_is_owed_in_full_by_the_next_attempt(attempt):
     assert again.skip_reason == ""
 
 
-def test_a_delay_that_is_known_from_robots_txt_counts_from_the_start_of_the_next_attempt(attempt):
+def test_a_delay_from_robots_txt_counts_from_the_start_of_the_next_attempt(attempt):
     attempt()
     second = attempt(delay_s=0.02, allow_loopback=True)
     host = second.host("127.0.0.1")
@@ -288,7 +288,7 @@ def test_a_delay_that_is_known_from_robots_txt_counts_from_the_start_of_the_next
     assert asyncio.run(ask()) > 0.25
 
 
-def test_a_host_is_left_alone_until_its_pause_is_stored(attempt):
+def test_a_host_gets_no_request_until_its_pause_is_stored(attempt):
     clocks = attempt(delay_s=0.01, latency_factor=0.0, allow_loopback=True)
     host, other = clocks.host("127.0.0.1"), clocks.host("127.0.0.2")
     clocks.store.error = TransientError("away")
@@ -314,7 +314,7 @@ def test_a_host_is_left_alone_until_its_pause_is_stored(attempt):
     asyncio.run(run())
 
 
-def test_a_visit_to_a_host_whose_pause_is_not_stored_is_put_off_and_holds_nobody_up(attempt):
+def test_a_visit_waiting_for_a_stored_pause_is_postponed_without_delaying_others(attempt):
     clocks = attempt()
     host, other = clocks.host("example.com"), clocks.host("other.example")
     clocks.store.error = TransientError("away")
@@ -328,7 +328,7 @@ def test_a_visit_to_a_host_whose_pause_is_not_stored_is_put_off_and_holds_nobody
     assert time.monotonic() - begin < 1
 
 
-def test_a_pause_that_the_store_did_not_take_is_found_on_this_machine(attempt):
+def test_a_pause_not_yet_in_the_store_is_read_from_local_disk(attempt):
     first = attempt()
     first.store.error = TransientError("away")
     first.failed(first.host("example.com"), 50.0)
@@ -337,7 +337,7 @@ def test_a_pause_that_the_store_did_not_take_is_found_on_this_machine(attempt):
     assert remaining_s(attempt().host("example.com")) > 49
 
 
-def test_a_journal_that_a_kill_has_cut_off_is_read_up_to_there(attempt, tmp_path):
+def test_a_truncated_journal_is_read_up_to_its_end(attempt, tmp_path):
     first = attempt()
     first.failed(first.host("example.com"), 50.0)
     first.failed(first.host("other.example"), 50.0)
@@ -362,7 +362,7 @@ def test_a_store_that_refuses_pauses_ends_the_task(attempt):
         clocks.ready(host)
 
 
-def test_short_pauses_are_not_written_and_a_delay_that_creeps_up_is_written_a_few_times(attempt):
+def test_short_pauses_are_not_stored_and_a_growing_delay_is_stored_a_few_times(attempt):
     clocks = attempt()
     host = clocks.host("example.com")
     before = clocks.store.writes
@@ -387,12 +387,12 @@ def test_short_pauses_are_not_written_and_a_delay_that_creeps_up_is_written_a_fe
         (9e9, 0.0),  # or forward
     ],
 )
-def test_a_clock_that_was_set_makes_no_pause_longer_than_it_was(now, seconds):
+def test_a_clock_change_makes_no_pause_longer(now, seconds):
     assert Cooldown("h", 0.0, until=1050.0, pause_s=50.0).remaining_s(now) == seconds
     assert Cooldown("h", 5.0, until=1050.0, pause_s=50.0).remaining_s(now) == max(5.0, seconds)
 
 
-def test_what_the_last_cycle_was_told_holds_in_the_next(attempt):
+def test_retry_after_of_the_last_cycle_applies_in_the_next(attempt):
     later = datetime.now(UTC) + timedelta(seconds=40)
     seeds = [
         HostClock("busy.example", 0.0, 0.5, 4, later),
@@ -412,7 +412,7 @@ def test_what_the_last_cycle_was_told_holds_in_the_next(attempt):
     assert clocks.host("free.example").delay(2.0) == 6.0
 
 
-def test_the_host_table_gets_pauses_that_run_those_of_killed_attempts_too(attempt):
+def test_the_host_table_has_running_pauses_including_those_of_killed_attempts(attempt):
     first = attempt()
     first.failed(first.host("gone.example"), 3600.0)
     wait_stored(first, first.host("gone.example"))

@@ -166,7 +166,7 @@ def by_host(town):
     return found
 
 
-def test_every_page_of_every_host_was_had(town):
+def test_every_page_of_every_host_was_fetched(town):
     pages = {}
     for segment in town.segments:
         pages |= cycle.pages_of(segment)
@@ -174,14 +174,14 @@ def test_every_page_of_every_host_was_had(town):
     assert len(pages) == HOSTS * PAGES
 
 
-def test_the_retry_asked_again_while_pauses_of_the_killed_attempt_were_running(town):
+def test_the_retry_ran_during_pauses_of_the_killed_attempt(town):
     running = {name for name, until, at in town.banned if at < town.killed_at < until - 2}
     assert {name for name in running if town.owner[name] == town.victim}
     assert any(begin > town.killed_at and town.owner[name] == town.victim
                for name, requests in by_host(town).items() for begin, _, _ in requests)  # fmt: skip
 
 
-def test_no_host_was_asked_twice_within_its_delay(town):
+def test_no_host_got_two_requests_within_its_delay(town):
     closest = {}
     for name, requests in by_host(town).items():
         gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(requests)]
@@ -190,21 +190,21 @@ def test_no_host_was_asked_twice_within_its_delay(town):
     assert min(closest.values()) >= -0.005, sorted(closest.items(), key=lambda one: one[1])[:5]
 
 
-def test_no_host_was_asked_before_its_retry_after_was_over(town):
+def test_no_host_got_a_request_before_its_retry_after_expired(town):
     assert len(town.banned) >= 18
     for name, until, asked_at in town.banned:
         early = [begin for begin, _, _ in by_host(town)[name] if asked_at < begin < until - 0.005]
         assert not early, (name, until - early[0])
 
 
-def test_every_host_was_asked_for_its_tdm_file_right_after_its_robots_txt_and_by_every_attempt_once_at_most(town):
+def test_every_tdm_file_was_requested_after_robots_txt_and_at_most_once_per_attempt(town):
     for name, requests in by_host(town).items():
         paths = [path for _, _, path in requests]
         assert paths[paths.index(TDMREP) - 1] == "/robots.txt", name
         assert paths.count(TDMREP) <= (2 if town.owner[name] == town.victim else 1), name
 
 
-def test_robots_txt_came_before_anything_else_and_nothing_it_forbids_was_asked_for(town):
+def test_robots_txt_was_fetched_first_and_no_forbidden_url_was_requested(town):
     for name, requests in by_host(town).items():
         assert requests[0][2] == "/robots.txt", name
         assert not [path for _, _, path in requests if path.startswith("/private")], name

@@ -6,7 +6,7 @@ def url(number):
     return f"http://a.test/{number:06}"
 
 
-def test_the_best_urls_come_first_listed_or_found():
+def test_the_best_urls_come_first_from_fetch_list_and_links():
     queue = HostQueue(1.0, 10)
     queue.load([(QueuedUrl(0, 0, 0, url(number)), Candidate(url(number), 0, seed=True)) for number in (5, 1)])
     for front, number in ((1, 2), (0, 3), (1, 0)):
@@ -21,7 +21,7 @@ def test_the_best_urls_come_first_listed_or_found():
     assert [isinstance(one, Candidate) for one in popped] == [True, True, False, False, False]
 
 
-def test_when_links_are_too_many_the_worst_are_let_go_and_may_come_again():
+def test_excess_links_are_dropped_worst_first_and_can_be_added_again():
     queue = HostQueue(1.0, 10)
     for number in reversed(range(1000)):
         queue.push(QueuedUrl(0, 1, 0, url(number)), 1 << 30)
@@ -32,7 +32,7 @@ def test_when_links_are_too_many_the_worst_are_let_go_and_may_come_again():
     assert url(999) not in queue
 
 
-def test_links_take_no_more_than_twice_their_room_and_the_fetch_list_stays():
+def test_links_take_at_most_twice_their_limit_and_the_fetch_list_is_kept():
     queue = HostQueue(1.0, 100_000)
     listed = [(QueuedUrl(0, 0, 0, url(number)), Candidate(url(number), 0)) for number in range(500)]
     queue.load(listed)
@@ -42,7 +42,7 @@ def test_links_take_no_more_than_twice_their_room_and_the_fetch_list_stays():
     assert [queue.pop().url for _ in range(500)] == [one.url for one, _ in listed]
 
 
-def test_links_to_other_hosts_are_handed_over_once_and_in_bounded_number():
+def test_links_to_other_hosts_are_passed_on_once_and_in_bounded_number():
     queue = HostQueue(1.0, 10)
     other = "http://b.test/{}".format
     assert queue.forward(other(1), 1 << 20)

@@ -45,7 +45,7 @@ def links(one: Response, **settings) -> list[str]:
     return [found.url.removeprefix("http://h.example") for found in read(one, **settings).outlinks]
 
 
-def test_drawings_and_formulas_are_read_like_the_rest() -> None:
+def test_svg_and_mathml_are_read_like_html() -> None:
     page = b"""<a href=/1>x</a><svg><a xlink:href="/2">x</a><a href=/3 xlink:href=/no>x</a>
     <script xlink:href=/no></script>
     <title>t</title><foreignObject><a href=/4></a></foreignObject></svg><math><mi xlink:href=/5 definitionURL=/no>x</mi>
@@ -66,7 +66,7 @@ def test_drawings_and_formulas_are_read_like_the_rest() -> None:
         ("application/xml", "<urlset><url><loc>/%s</loc><lastmod>%s</lastmod></url><url><loc>%s</loc></url>", SITEMAP),
     ],
 )
-def test_references_to_no_character_are_read_over(reference: str, mime: str, body: str, kind: str) -> None:
+def test_invalid_character_references_are_ignored(reference: str, mime: str, body: str, kind: str) -> None:
     end = {PAGE: "", FEED: "<item><link>/end</link></item><entry><link href='/end'/></entry>"}
     body = body % ((reference,) * 3) + end.get(kind, "<url><loc>/end</loc></url>")
     found = read(answer(body.encode(), mime=mime))
@@ -75,7 +75,7 @@ def test_references_to_no_character_are_read_over(reference: str, mime: str, bod
 
 
 @pytest.mark.parametrize("name", ["needs_browser", "link"])
-def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeypatch, caplog, name: str) -> None:
+def test_a_page_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog, name: str) -> None:
     def fails(*_: object) -> None:
         raise KeyError("xlink:href")
 
@@ -95,7 +95,7 @@ def test_whatever_raises_while_a_page_is_read_keeps_it_without_its_links(monkeyp
     assert read(answer(body), reserved=True).reason == "ai_optout"
 
 
-def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog) -> None:
+def test_a_sitemap_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog) -> None:
     monkeypatch.setattr(reading, "read_sitemap", lambda *_: 1 // 0)
     found = read(answer(b"<urlset>", mime="text/xml"))
     assert found == ReadResult(kind=SITEMAP, unread=found.unread)
@@ -104,7 +104,7 @@ def test_what_raises_as_a_sitemap_is_kept_without_its_links(monkeypatch, caplog)
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_page_that_no_parser_can_read_is_kept_and_the_log_says_why(caplog) -> None:
+def test_an_unparsable_page_is_kept_and_the_log_states_why(caplog) -> None:
     body = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
     assert read(answer(body)) == ReadResult(kind=PAGE, unread="it takes more than 1 CPU seconds")
     assert f"{URL} is kept without its links: it takes more than 1 CPU seconds" in caplog.text
@@ -116,7 +116,7 @@ DEEP = [b"<div>" * 5000, b"<p><b a=1><i>" * 2000, b"<title>t</title>" + b" " * (
 
 @pytest.mark.parametrize("before", DEEP, ids=["body", "formatting", "a head of 70 kB"])
 @pytest.mark.parametrize("separator", [", ", " ", ";"])
-def test_robots_directives_count_on_every_page(before: bytes, separator: str) -> None:
+def test_robots_directives_apply_on_every_page(before: bytes, separator: str) -> None:
     def page(name: str, *words: str) -> Response:
         meta = f"<meta name={name} content='{separator.join(words)}'>".encode()
         return answer(before + meta + b"<a href=/x>x</a>")
@@ -166,7 +166,7 @@ def test_a_page_that_is_mostly_script_needs_a_browser():
         (f'<div id="root"></div>{APP}', ENOUGH_TEXT),
     ],
 )
-def test_a_page_whose_text_is_there_does_not(body, chars):
+def test_a_page_with_text_needs_no_browser(body, chars):
     assert not needs_browser(f"<!doctype html><title>Shop</title>{body}".encode(), chars)
 
 
@@ -174,7 +174,7 @@ def test_a_page_whose_text_is_there_does_not(body, chars):
     "piece",
     [b"<div ", b"<div id=", b"<noscript>", b"<script>", b"<a-b>", b"<!--", b'<div id="root">', b"<div id=root ", b" "],
 )
-def test_a_hostile_page_does_not_hold_up_the_crawl(piece):
+def test_a_hostile_page_does_not_delay_the_crawl(piece):
     begin = time.process_time()
     needs_browser(b"<script>" + piece * (1 << 18), 0)
     assert time.process_time() - begin < 5.0

@@ -101,7 +101,7 @@ def forum(path, query):
     return f"<title>Login</title><p>{text(2)}<form action=/ucp.php><input name=password></form>"
 
 
-def test_of_a_forum_every_page_of_every_topic_is_captured_once_and_no_visit_is_followed(crawl):
+def test_every_topic_page_of_a_forum_is_captured_once_without_session_urls(crawl):
     with Site(Made(forum)) as site:
         rows = crawled(crawl, site, max_queries_per_path=200)
     topics = {
@@ -160,7 +160,7 @@ def hash_of(query):
     return sum(query.encode()) % 1000 + 200
 
 
-def test_of_a_shop_every_product_is_captured_and_facets_end(crawl):
+def test_every_product_of_a_shop_is_captured_and_facets_are_bounded(crawl):
     with Site(Made(shop), "User-agent: *\nDisallow: /basket/") as site:
         rows = crawled(crawl, site, max_queries_per_path=20)
         asked = site.paths()
@@ -214,7 +214,7 @@ def newspaper(path, query):
     return None
 
 
-def test_of_a_newspaper_in_windows_1251_every_rubric_and_article_is_captured_and_its_calendar_ends(crawl):
+def test_a_windows_1251_newspaper_is_captured_and_its_calendar_is_bounded(crawl):
     with Site(Made(newspaper, "windows-1251")) as site:
         rows = crawled(crawl, site, max_depth=300)
     lists = {path for path in kept(rows) if path.startswith("/%D0%BB")}
@@ -277,7 +277,7 @@ def wiki(path, query):
     )
 
 
-def test_of_a_wiki_every_article_is_captured_and_no_version_difference_or_form(crawl):
+def test_every_article_of_a_wiki_is_captured_without_history_diffs_and_forms(crawl):
     with Site(Made(wiki)) as site:
         rows = crawled(crawl, site)
         asked = Counter(site.paths())

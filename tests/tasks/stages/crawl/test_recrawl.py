@@ -89,7 +89,7 @@ def one(before=None, log=None, **more):
     return row
 
 
-def test_an_unchanged_page_is_looked_at_later_and_keeps_its_capture():
+def test_an_unchanged_page_gets_a_longer_interval_and_keeps_its_capture():
     for log in (tried("fetch_notmodified", etag='"1"'), tried("fetch_success", payload_digest="sha1:A", etag='"1"')):
         row = one(known(), log)
         assert row["status"] == crawldb.NOT_MODIFIED
@@ -98,7 +98,7 @@ def test_an_unchanged_page_is_looked_at_later_and_keeps_its_capture():
     assert one(known(), tried("fetch_notmodified"))["warc_path"] == "s/warc/1"
 
 
-def test_a_redirect_to_the_same_address_is_looked_at_later_and_one_to_another_sooner():
+def test_an_unchanged_redirect_gets_a_longer_interval_and_a_changed_one_a_shorter():
     def after(before, target):
         return one(before, tried("fetch_redir_temp", reason="redirect", redirect=target))
 
@@ -114,7 +114,7 @@ def test_a_redirect_to_the_same_address_is_looked_at_later_and_one_to_another_so
     assert one(state, tried("fetch_success", payload_digest="sha1:A"))["redirect"] == ""
 
 
-def test_a_seed_with_an_interval_of_its_own_keeps_it():
+def test_a_seed_with_its_own_interval_keeps_it():
     for log in (tried("fetch_notmodified"), tried("fetch_success", payload_digest="sha1:B"), tried("fetch_redir_perm")):
         row = one(known(), log, interval_s=3600)
         assert (row["interval_s"], row["next_due"]) == (3600, T1 + timedelta(hours=1))
@@ -122,14 +122,14 @@ def test_a_seed_with_an_interval_of_its_own_keeps_it():
     assert one(known(), tried("fetch_retry", reason="timeout"), interval_s=3600)["next_due"] == T1 + timedelta(days=1)
 
 
-def test_a_duplicate_waits_as_a_page_with_another_address_and_keeps_what_was_captured_before():
+def test_a_duplicate_gets_the_interval_of_a_non_canonical_page_and_keeps_its_capture():
     log = tried("fetch_duplicate", reason="duplicate", payload_digest="sha1:B", record_id=f"urn:uuid:{SECOND}")
     row = one(known(), log)
     assert (row["status"], row["reason"], row["interval_s"]) == (crawldb.DUPLICATE, "duplicate", 30 * DAY_S)
     assert (row["payload_digest"], row["warc_path"]) == ("sha1:A", "s/warc/1")
 
 
-def test_a_changed_page_is_looked_at_sooner():
+def test_a_changed_page_gets_a_shorter_interval():
     row = one(
         known(),
         tried(
@@ -145,11 +145,11 @@ def test_a_changed_page_is_looked_at_sooner():
     ("digest", "interval", "bounded"),
     [("sha1:A", 25 * DAY_S, 30 * DAY_S), ("sha1:B", DAY_S, DAY_S), ("sha1:B", int(1.5 * DAY_S), DAY_S)],
 )
-def test_intervals_stay_within_a_day_and_thirty(digest, interval, bounded):
+def test_intervals_are_between_one_and_thirty_days(digest, interval, bounded):
     assert one(known(interval_s=interval), tried("fetch_success", payload_digest=digest))["interval_s"] == bounded
 
 
-def test_a_page_that_does_not_answer_keeps_its_status_until_it_failed_five_times():
+def test_a_failing_page_keeps_its_status_until_the_fifth_failure():
     row = one(known(), tried("fetch_retry", reason="timeout"))
     assert (row["status"], row["fails"], row["reason"]) == (crawldb.FETCHED, 1, "timeout")
     assert row["next_due"] == T1 + timedelta(days=1)
@@ -160,21 +160,21 @@ def test_a_page_that_does_not_answer_keeps_its_status_until_it_failed_five_times
     assert one(known(fails=4), tried("fetch_success", payload_digest="sha1:A"))["fails"] == 0
 
 
-def test_a_page_that_was_put_off_with_its_host_has_not_failed():
+def test_a_page_postponed_with_its_host_has_not_failed():
     row = one(known(fails=4), tried("fetch_retry", reason="host_backoff"))
     assert (row["status"], row["fails"]) == (crawldb.FETCHED, 4)
     row = one(known(), tried("fetch_retry", reason="host_backoff"))
     assert row["next_due"] == T1 + timedelta(days=1)
 
 
-def test_a_page_that_is_now_forbidden_is_gone_for_a_while_and_says_why():
+def test_a_newly_forbidden_page_is_gone_for_a_while_with_its_reason():
     row = one(known(), tried("fetch_gone", reason="robots_denied"))
     assert (row["status"], row["reason"]) == (crawldb.GONE, "robots_denied")
     assert row["next_due"] == T1 + timedelta(days=30)
     assert row["warc_path"] == "s/warc/1"
 
 
-def test_a_page_that_is_now_forbidden_is_marked_for_takedown_until_it_is_captured_again():
+def test_a_newly_forbidden_page_is_marked_for_takedown_until_captured_again():
     for reason in ("robots_denied", "noindex", "ai_optout", "http_451"):
         row = one(known(), tried("fetch_gone", reason=reason))
         assert row["takedown"] == reason
@@ -185,7 +185,7 @@ def test_a_page_that_is_now_forbidden_is_marked_for_takedown_until_it_is_capture
     assert one(known(takedown="noindex"), tried("fetch_success", payload_digest="sha1:B"))["takedown"] == ""
 
 
-def test_a_page_that_names_another_address_as_its_own_is_looked_at_once_a_month():
+def test_a_page_with_another_canonical_url_is_fetched_once_a_month():
     row = one(known(), tried("fetch_success", payload_digest="sha1:B", canonical="http://h/main"))
     assert (row["interval_s"], row["canonical"]) == (30 * DAY_S, "http://h/main")
     row = one(known(), tried("fetch_success", payload_digest="sha1:B", canonical=URL))
@@ -217,7 +217,7 @@ def test_the_merge_is_exact():
         ({"status": crawldb.UNFETCHED, "last_fetch": None}, T0, T0 + timedelta(days=20)),
     ],
 )
-def test_a_page_that_a_sitemap_calls_changed_since_it_was_fetched_is_due_at_once_but_once_a_day(changes, lastmod, due):
+def test_a_page_changed_according_to_its_sitemap_is_due_at_once_but_only_once_a_day(changes, lastmod, due):
     before = known(**{"next_due": T0 + timedelta(days=20), **changes})
     older = [found(URL, 1, T0 - timedelta(days=9)), found("http://h/other", 1, T1)]
     row = next(row for row in merged(before, links=[*older, found(URL, 1, lastmod)]) if row["url"] == URL)
@@ -225,7 +225,7 @@ def test_a_page_that_a_sitemap_calls_changed_since_it_was_fetched_is_due_at_once
     assert row["interval_s"] == 7 * DAY_S
 
 
-def test_a_crawl_db_made_before_terms_were_kept_is_read():
+def test_a_crawl_db_from_before_terms_is_readable():
     before = known().drop_columns(["terms"])
     row = one(before, tried("fetch_success", payload_digest="sha1:B", terms='{"robots.license": "https://h/l.xml"}'))
     assert row["terms"] == '{"robots.license": "https://h/l.xml"}'
@@ -233,21 +233,21 @@ def test_a_crawl_db_made_before_terms_were_kept_is_read():
     assert one(before)["url"] == URL
 
 
-def test_the_terms_of_a_row_are_those_of_the_capture_it_names():
+def test_the_terms_of_a_row_are_those_of_its_capture():
     before = known(terms='{"header.tdm-reservation": "0"}')
     assert one(before, tried("fetch_notmodified", terms="{}"))["terms"] == before.column("terms")[0].as_py()
     assert one(before, tried("fetch_gone", reason="payment_required", terms="{}"))["terms"].startswith('{"header')
     assert one(before, tried("fetch_success", payload_digest="sha1:B"))["terms"] == ""
 
 
-def test_the_order_of_the_crawl_db_is_kept_whatever_sitemaps_say():
+def test_the_crawl_db_stays_sorted_for_any_sitemap():
     urls = [f"http://h/{n}" for n in (5, 1, 4, 2, 3)]
     rows = [known(key=key(url), url=url) for url in urls]
     links = [found(url, 1, T1) for url in sorted(urls)] + [found(f"http://h/new/{n}", 1, T1) for n in range(500)]
     assert [row["url"] for row in merged(pa.concat_tables(rows), links=links)][:5] == urls
 
 
-def test_a_sitemap_brings_a_changed_page_back_before_its_interval_is_over(crawl):
+def test_a_sitemap_makes_a_changed_page_due_before_its_interval_ends(crawl):
     def sitemap(_):
         rows = [f"<url><loc>{site.url(path)}</loc><lastmod>{when}</lastmod></url>" for path, when in lastmod.items()]
         return web.Response(text=f"<urlset>{''.join(rows)}</urlset>", content_type="application/xml")
@@ -275,7 +275,7 @@ def test_a_sitemap_brings_a_changed_page_back_before_its_interval_is_over(crawl)
         assert set(site.paths()) == {"/b"}
 
 
-def test_a_sitemap_says_nothing_of_when_pages_of_other_domains_have_changed(crawl):
+def test_dates_of_a_sitemap_are_ignored_for_other_domains(crawl):
     with Site({"/": "home"}) as other, Site({"/": "home"}) as site:
         rows = [f"<url><loc>{one}</loc><lastmod>2026-11-20</lastmod></url>" for one in (other.url(), site.url())]
         answer = f"<urlset>{''.join(rows)}</urlset>"
@@ -288,7 +288,7 @@ def test_a_sitemap_says_nothing_of_when_pages_of_other_domains_have_changed(craw
     assert {row["lastmod"] for row in links} == {None}
 
 
-def test_the_tables_hold_what_their_schemas_say():
+def test_the_tables_match_their_schemas():
     assert {*FETCH_LOG.names, "outlinks", "lastmods"} == set(Outcome._fields)
     assert list(one(known())) == URLS.names
 
@@ -318,7 +318,7 @@ def html(text, **headers):
     return web.Response(text=text, content_type="text/html", headers=headers)
 
 
-def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_revisit(crawl):
+def test_an_unchanged_page_is_requested_conditionally_and_becomes_a_revisit(crawl):
     def page(request):
         if request.headers.get("If-None-Match") == '"v1"':
             return web.Response(status=304, headers={"ETag": '"v1"'})
@@ -349,7 +349,7 @@ def test_a_page_that_has_not_changed_is_asked_for_conditionally_and_becomes_a_re
     assert records[site.url("/b")].rec_type == "response"
 
 
-def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_finds_what_changed(crawl):
+def test_the_second_cycle_of_a_static_site_transfers_only_changed_bodies(crawl):
     texts = {f"/{number}": f"page {number}" for number in range(20)}
 
     def serve(request):
@@ -379,7 +379,7 @@ def test_the_second_cycle_of_a_site_that_stands_still_transfers_no_bodies_and_fi
     assert rows[site.url("/7")]["status"] == crawldb.FETCHED
 
 
-def test_a_site_that_knows_no_conditions_is_read_again_and_stored_only_where_it_changed(crawl):
+def test_a_site_without_conditional_requests_is_refetched_and_only_changes_are_stored(crawl):
     pages = {"/": "<a href=/b>b</a>", "/b": "b"}
     with Site(pages) as site:
         first = revised(crawl(config_for(site), "c1"))
@@ -406,7 +406,7 @@ def test_a_site_that_knows_no_conditions_is_read_again_and_stored_only_where_it_
     assert rows[site.url("/b")]["interval_s"] == int(7 * 0.5 * DAY_S)
 
 
-def test_the_files_hold_the_columns_that_their_schemas_promise(crawl):
+def test_the_files_have_the_columns_of_their_schemas(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
         cycle = crawl(config_for(site, partitions=1))
     promised = {
@@ -423,7 +423,7 @@ def test_the_files_hold_the_columns_that_their_schemas_promise(crawl):
         assert [(field.name, field.type) for field in written] == [(field.name, field.type) for field in schema], path
 
 
-def test_the_report_of_a_cycle_tells_each_domain_and_its_main_trouble(crawl):
+def test_the_report_of_a_cycle_lists_each_domain_with_its_main_problem(crawl):
     pages = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(4)) + "<a href=/image>i</a>"}
     pages["/image"] = lambda _: web.Response(body=b"GIF89a", content_type="image/gif")
     with Site(pages) as site:
@@ -434,7 +434,7 @@ def test_the_report_of_a_cycle_tells_each_domain_and_its_main_trouble(crawl):
     assert cycle.warc.record.metrics["errors.http_404"] == 4
 
 
-def test_what_is_not_due_is_neither_listed_nor_fetched_when_a_page_links_to_it(crawl):
+def test_a_url_that_is_not_due_is_not_fetched_even_if_a_page_links_to_it(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "<a href=/>home</a>"}) as site:
         first = crawl(config_for(site), "c1")
         rows = first.urls()
@@ -468,7 +468,7 @@ def test_links_to_the_other_partition_are_fetched_in_the_next_cycle(crawl):
     assert all(second.urls()[url]["status"] == crawldb.FETCHED for url in waiting)
 
 
-def test_a_page_that_robots_txt_forbids_later_is_listed_for_takedown(crawl):
+def test_a_page_forbidden_later_by_robots_txt_is_listed_for_takedown(crawl):
     with Site({"/": "<a href=/b>b</a>", "/b": "b"}) as site:
         first = revised(crawl(config_for(site), "c1"))
         for artifact in first.crawldb:  # a day later
@@ -485,7 +485,7 @@ def test_a_page_that_robots_txt_forbids_later_is_listed_for_takedown(crawl):
     assert second.warc.record.metrics["takedown"] == 1
 
 
-def test_retry_after_holds_in_the_next_cycle_too(crawl):
+def test_retry_after_applies_in_the_next_cycle_too(crawl):
     pages = {"/": "<a href=/b>b</a>", "/b": lambda _: web.Response(status=503, headers={"Retry-After": "3600"})}
     with Site(pages) as site, Site({"/": "x"}) as other:
         config = config_for(site, partitions=1, time_box_s=60, seeds=(site.url(), other.url()))
@@ -509,7 +509,7 @@ def test_a_cycle_with_nothing_due_is_published_empty_and_keeps_the_crawl_db(craw
     assert second.urls() == first.urls()
 
 
-def test_a_bad_day_of_a_site_is_no_error_once_it_was_crawled(crawl):
+def test_an_outage_of_a_crawled_site_is_not_an_error(crawl):
     with Site({"/": "x"}) as site:
         first = revised(crawl(config_for(site), "c1"))
         site.pages["/"] = lambda _: web.Response(status=500)

@@ -141,14 +141,14 @@ def feed_all(response, pieces):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_curl_reads_is_read_however_it_is_cut_up(name):
+def test_responses_that_curl_reads_are_read_in_any_segmentation(name):
     for step in (0, 1, 2, 3, 7) if len(READ[name]) < 1000 else (0, 1009):
         found = read(READ[name], step)
         assert (found.status, found.body, found.truncated) == (200, b"hello", "")
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *DOUBTFUL])
-def test_what_is_in_doubt_is_refused_however_it_is_cut_up(name):
+def test_ambiguous_responses_are_refused_in_any_segmentation(name):
     data = {**REFUSED, **DOUBTFUL}[name]
     for step in (0, 1, 2, 3, 7) if len(data) < 1000 else (0, 1009):
         with pytest.raises(ProtocolError):
@@ -190,7 +190,7 @@ def test_curl_reads_and_refuses_the_same(tmp_path):
             assert (tmp_path / str(number)).read_bytes() == b"hello", name
 
 
-def test_a_lone_cr_becomes_a_blank_and_folded_lines_one():
+def test_a_bare_cr_becomes_a_space_and_folded_lines_are_joined():
     _, _, _, headers = parse_head(b"HTTP/1.1 200 OK\r\nX:  a\rSet-Cookie: b \r\nY : c\r\n  d\r\n\te")
     assert headers == (("X", "a Set-Cookie: b"), ("Y", "c d e"))
 
@@ -211,13 +211,13 @@ def test_a_lone_cr_becomes_a_blank_and_folded_lines_one():
         (b"HTTP/1.1 204 No Content\r\n\r\nx", False),
     ],
 )
-def test_a_connection_goes_on_only_behind_a_whole_response(data, reusable):
+def test_a_connection_is_reused_only_after_a_complete_response(data, reusable):
     assert read(data).reusable is reusable
 
 
 @pytest.mark.parametrize("step", [0, 1, 7])
 @pytest.mark.parametrize("data", [OK + b"Content-Length: 9\r\n\r\nhello", CHUNKED + b"9\r\nhello"])
-def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
+def test_the_received_part_of_a_truncated_body_is_available(data, step):
     response = ResponseParser(LIMIT)
     feed_all(response, [data[at : at + (step or len(data))] for at in range(0, len(data), step or len(data))])
     with pytest.raises(DisconnectError):
@@ -228,7 +228,7 @@ def test_of_a_body_that_breaks_off_what_came_is_there(data, step):
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 200 OK\r\nX", OK + b"Content-Length: 9\r\n\r\n", OK + FIVE])
-def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(data):
+def test_only_a_response_that_ends_within_its_body_is_truncated(data):
     response = ResponseParser(LIMIT)
     response.feed(data)
     assert not response.truncate()
@@ -248,18 +248,18 @@ def test_of_a_response_that_breaks_before_its_body_or_is_whole_nothing_is_cut(da
         (["nonsense"], "nonsense"),
     ],
 )
-def test_of_several_content_types_the_last_that_names_one_counts(values, counts):
+def test_the_last_valid_of_several_content_types_applies(values, counts):
     assert content_type(tuple(("Content-Type", value) for value in values)) == counts
 
 
-def test_a_hostile_content_type_is_read_in_time_that_grows_with_its_length():
+def test_a_hostile_content_type_is_parsed_in_linear_time():
     begin = time.process_time()
     for piece in ('"', ",", '",', 'a"', "a/b,"):
         content_type((("Content-Type", piece * (100_000 // len(piece))),))
     assert time.process_time() - begin < 5  # in square time it would take minutes
 
 
-def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for():
+def test_a_body_is_truncated_at_the_limit_and_an_unwanted_one_is_not_read():
     for head in (OK + b"\r\n", OK + b"Content-Length: 3000000\r\n\r\n"):
         found = read(head + b"x" * 2_000_000)
         assert (len(found.body), found.truncated, found.reusable) == (LIMIT, "length", False)
@@ -282,7 +282,7 @@ def test_a_body_is_cut_at_the_limit_and_one_that_nobody_wants_is_not_waited_for(
     [b"X: a\r\n" * 100, b"\r" * 1000, b"\n " * 500, b"a" * 1000, b"X: \r" * 300, b" " * 1000],
     ids=["fields", "CR", "folds", "a", "lone CR", "blanks"],
 )
-def test_a_head_without_end_is_refused_in_time_that_grows_with_its_length(piece):
+def test_an_endless_head_is_refused_in_linear_time(piece):
     response, begin = ResponseParser(LIMIT), time.process_time()
     response.feed(OK + b"X: a")
     with pytest.raises(ProtocolError):
@@ -290,14 +290,14 @@ def test_a_head_without_end_is_refused_in_time_that_grows_with_its_length(piece)
     assert time.process_time() - begin < 5  # a hundred times what it takes; in square time it would take hours
 
 
-def test_chunks_of_one_byte_are_refused_when_they_are_most_of_what_comes():
+def test_a_body_of_mostly_one_byte_chunks_is_refused():
     response = ResponseParser(LIMIT)
     feed_all(response, [CHUNKED, *[b"1\r\nx\r\n" * 1000] * 20])
     with pytest.raises(ProtocolError, match="chunked coding"):
         feed_all(response, [b"1\r\nx\r\n" * 1000] * 200)
 
 
-def test_whatever_is_changed_in_a_response_it_is_read_or_refused():
+def test_any_corrupted_response_is_read_or_refused():
     chance = random.Random(20261122)
     seeds = [data for data in [*READ.values(), *REFUSED.values()] if len(data) < 1000]
     parts = [

@@ -135,7 +135,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
-def test_a_good_host_keeps_its_pace_whatever_the_others_do(loop, others):
+def test_a_good_host_keeps_its_pace_regardless_of_others(loop, others):
     begin = loop.time()
     alone = last(crawled(loop, {})) - begin
     begin = loop.time()
@@ -146,12 +146,12 @@ def test_a_good_host_keeps_its_pace_whatever_the_others_do(loop, others):
     assert all(count == PAGES for count in slow)
 
 
-def test_hosts_that_have_not_answered_yet_leave_half_of_the_places_to_those_that_have(loop):
+def test_untried_hosts_leave_half_of_the_slots_to_responsive_ones(loop):
     web = crawled(loop, {f"host{number}.test": 0.5 for number in range(40)}, concurrency=8)
     assert web.under_way <= 8
 
 
-def test_at_the_deadline_nothing_new_is_begun(loop):
+def test_no_request_starts_after_the_deadline(loop):
     web = Web(dict.fromkeys(GOOD, 0.05))
     begin = loop.time()
     assert not loop.run_until_complete(web.crawl(loop, deadline_s=10.0))

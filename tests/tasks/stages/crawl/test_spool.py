@@ -131,14 +131,14 @@ def test_files_are_stored_before_the_log_and_the_log_before_the_record(store):
     assert attempt.stored() == [1, 2, 3, 4]
 
 
-def test_what_is_stored_leaves_the_local_disk(store):
+def test_uploaded_files_are_removed_from_the_local_disk(store):
     attempt = Attempt(store)
     attempt.capture(1, 2)
     attempt.close()
     assert files_in(attempt.output) == []
 
 
-def test_while_the_store_is_away_captures_wait_and_the_log_says_where_and_how_many(store, caplog):
+def test_during_a_store_outage_captures_wait_and_the_log_states_where_and_how_many(store, caplog):
     caplog.set_level("INFO", logger="sluice.crawl")
     attempt = Attempt(store)
     store.error = TransientError("the store did not answer for file:///x (connection refused)")
@@ -166,7 +166,7 @@ def test_while_the_store_is_away_captures_wait_and_the_log_says_where_and_how_ma
     assert attempt.segment.buffered == ""
 
 
-def test_a_fault_of_the_connection_is_waited_for_like_an_outage(store):
+def test_a_connection_error_is_handled_like_an_outage(store):
     attempt = Attempt(store)
     store.error = ConnectionResetError("reset")
     attempt.capture(1, 2)
@@ -176,7 +176,7 @@ def test_a_fault_of_the_connection_is_waited_for_like_an_outage(store):
     assert attempt.stored() == [1, 2]
 
 
-def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_up(store, monkeypatch, caplog):
+def test_a_silent_store_is_reported_before_its_client_times_out(store, monkeypatch, caplog):
     monkeypatch.setattr("tasks.stages.crawl.storage.spool._SLOW_S", 0.05)
     answer = threading.Event()
     monkeypatch.setattr(store, "_fail", lambda: answer.wait(20))
@@ -193,7 +193,7 @@ def test_a_store_that_says_nothing_for_long_is_told_of_before_its_client_gives_u
     assert attempt.stored() == [1, 2]
 
 
-def test_an_outage_in_the_middle_of_a_part_stores_no_file_twice(store):
+def test_an_outage_within_a_part_uploads_no_file_twice(store):
     attempt = Attempt(store)
     plain = Store.publish
     failed = []
@@ -212,7 +212,7 @@ def test_an_outage_in_the_middle_of_a_part_stores_no_file_twice(store):
     assert attempt.stored() == [1, 2]
 
 
-def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
+def test_a_full_buffer_blocks_until_it_has_drained(store, caplog):
     attempt = Attempt(store)
     store.error = TransientError("away")
 
@@ -245,7 +245,7 @@ def test_a_full_buffer_lets_nobody_in_until_it_has_drained(store, caplog):
     assert attempt.stored() == list(range(number))
 
 
-def test_a_file_is_closed_before_it_alone_could_fill_the_buffer(store):
+def test_a_file_is_closed_before_it_fills_the_buffer(store):
     attempt = Attempt(store, CONFIG.model_copy(update={"warc_pages_per_file": 1000}))
     attempt.capture(*range(10), size=100_000)
     attempt.segment.commit()
@@ -254,7 +254,7 @@ def test_a_file_is_closed_before_it_alone_could_fill_the_buffer(store):
 
 
 @pytest.mark.parametrize("while_waiting", [False, True])
-def test_a_store_that_refuses_ends_the_task_and_the_message_says_where_the_captures_are(store, while_waiting):
+def test_a_refusing_store_ends_the_task_with_the_location_of_the_captures(store, while_waiting):
     attempt = Attempt(store)
     store.error = TransientError("away") if while_waiting else StoreError("no right to write x", "grant it")
     with contextlib.suppress(StoreError):  # told at once if the thread is quick
@@ -272,7 +272,7 @@ def test_a_store_that_refuses_ends_the_task_and_the_message_says_where_the_captu
     assert again.stored() == [1, 2]
 
 
-def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from_the_local_disk(store):
+def test_a_long_outage_ends_the_task_and_the_next_attempt_resumes_from_local_disk(store):
     first = Attempt(store)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
@@ -294,7 +294,7 @@ def test_a_store_that_stays_away_ends_the_task_and_the_next_attempt_goes_on_from
     assert files_in(third.output) == []
 
 
-def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_twice(store, monkeypatch):
+def test_a_part_stored_but_not_removed_before_a_kill_is_not_stored_twice(store, monkeypatch):
     first = Attempt(store)
     monkeypatch.setattr("tasks.stages.crawl.storage.spool.ClosedPart.remove", lambda self: None)
     first.capture(1, 2)
@@ -308,7 +308,7 @@ def test_a_part_that_was_stored_but_not_removed_before_the_kill_is_not_stored_tw
     assert second.stored() == [1, 2]
 
 
-def test_captures_that_were_made_again_on_another_machine_meanwhile_count_once(store, tmp_path, monkeypatch):
+def test_captures_repeated_on_another_machine_count_once(store, tmp_path, monkeypatch):
     here = Attempt(store)
     store.error = TransientError("away")
     here.capture(1, 2, 3, 4)
@@ -327,7 +327,7 @@ def test_captures_that_were_made_again_on_another_machine_meanwhile_count_once(s
     assert back.stored() == [1, 2, 3, 4]
 
 
-def test_a_damaged_part_is_left_out_and_its_pages_are_to_be_fetched_again(store, caplog):
+def test_a_damaged_part_is_skipped_and_its_pages_are_fetched_again(store, caplog):
     first = Attempt(store)
     store.error = TransientError("away")
     first.capture(1, 2, 3, 4)
@@ -354,7 +354,7 @@ def test_a_file_that_was_open_at_the_kill_is_removed_by_the_next_attempt(store):
     assert second.stored() == [1, 2]
 
 
-def test_the_buffer_of_an_attempt_that_lives_is_left_alone(store, tmp_path):
+def test_the_buffer_of_a_live_attempt_is_not_touched(store, tmp_path):
     first = Attempt(store)
     folder = Path(first.output.scratch) / "buffer"
     first.die()
@@ -374,7 +374,7 @@ def test_the_buffer_of_an_attempt_that_lives_is_left_alone(store, tmp_path):
     assert not (folder / "other").exists()
 
 
-def test_of_two_attempts_that_store_the_same_part_one_ends_as_overtaken(store):
+def test_of_two_attempts_that_store_a_part_one_ends_as_superseded(store):
     first, second = Attempt(store), Attempt(store)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
@@ -386,7 +386,7 @@ def test_of_two_attempts_that_store_the_same_part_one_ends_as_overtaken(store):
     assert first.stored() == [1, 2]
 
 
-def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
+def test_an_attempt_stores_nothing_into_a_committed_artifact(store):
     late = Attempt(store)
     store.publish(f"{ADDRESS.path}/.artifact.json", b"{}")
     with contextlib.suppress(TransientError):
@@ -396,7 +396,7 @@ def test_an_attempt_that_outlives_the_artifact_stores_nothing_into_it(store):
     assert store.list(ADDRESS.path) == [f"{ADDRESS.path}/.artifact.json"]
 
 
-def test_files_are_compressed_and_named_as_the_recipe_says(store):
+def test_files_are_compressed_and_named_as_configured(store):
     attempt = Attempt(store, CONFIG.model_copy(update={"warc_compression": "zstd"}))
     attempt.capture(1, 2)
     attempt.close()
@@ -420,7 +420,7 @@ def test_rows_without_a_capture_are_stored_without_a_file(store):
     assert not [entry for entry in record.files if entry.path.startswith("warc/")]
 
 
-def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
+def test_a_full_local_disk_is_reported(store, monkeypatch):
     attempt = Attempt(store)
 
     def full(*_, **__):
@@ -433,7 +433,7 @@ def test_a_local_disk_that_is_full_is_told_as_such(store, monkeypatch):
     attempt.die()
 
 
-def test_the_thread_ends_with_the_attempt(store):
+def test_the_upload_thread_ends_with_the_attempt(store):
     before = threading.active_count()
     attempt = Attempt(store)
     attempt.capture(1, 2)
@@ -441,7 +441,7 @@ def test_the_thread_ends_with_the_attempt(store):
     assert threading.active_count() == before
 
 
-def test_an_attempt_whose_scratch_folder_another_one_has_cleared_is_to_be_tried_again(tmp_path):
+def test_an_attempt_whose_scratch_folder_was_removed_is_retryable(tmp_path):
     late = Buffer(str(tmp_path / "scratch"), "late")
     shutil.rmtree(tmp_path / "scratch")
     with pytest.raises(TransientError, match="another attempt of this task has ended"):

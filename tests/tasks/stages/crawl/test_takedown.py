@@ -31,7 +31,7 @@ def config_for(site, **more):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_no_seed_link_or_redirect_leads_to_a_page_that_is_taken_down(crawl, run_stage, tmp_path, known):
+def test_no_seed_link_or_redirect_reaches_a_page_taken_down(crawl, run_stage, tmp_path, known):
     pages = {"/": "<a href=/b>b</a> <a href=/c>c</a>", "/b": "b", "/c": "<a href=/b?utm_source=x>b</a>", "/seed": "s"}
     with Site(pages) as site:
         config = config_for(site)
@@ -53,7 +53,7 @@ def test_no_seed_link_or_redirect_leads_to_a_page_that_is_taken_down(crawl, run_
     assert known <= (site.url("/b") in rows)
 
 
-def test_what_is_lifted_is_due_in_the_next_cycle_and_bears_no_mark(crawl, run_stage, tmp_path):
+def test_a_lifted_page_is_due_in_the_next_cycle_without_a_mark(crawl, run_stage, tmp_path):
     pages = {"/": "<a href=/b>b</a>", "/b": "b", "/seed": "s"}
     with Site(pages) as site:
         config = config_for(site)
@@ -73,7 +73,7 @@ def test_what_is_lifted_is_due_in_the_next_cycle_and_bears_no_mark(crawl, run_st
     assert waiting["next_due"] < tried["next_due"]
 
 
-def test_a_domain_that_is_taken_down_is_not_asked_at_all(run_stage, tmp_path):
+def test_a_domain_taken_down_gets_no_request(run_stage, tmp_path):
     with Site({"/": "home"}) as site:
         takedown = take_down(tmp_path, domains=authority(site.url()).partition(":")[0])
         Obeying(run_stage, config_for(site), takedown).fetch_all()

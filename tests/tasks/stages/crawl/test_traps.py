@@ -69,7 +69,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("site", HONEST)
-def test_a_sane_site_is_crawled_whole(site):
+def test_an_ordinary_site_is_crawled_completely(site):
     assert set(reasons(traps(), HONEST[site])) == {""}
 
 
@@ -83,7 +83,7 @@ def test_fewer_than_one_in_200_links_of_real_pages_is_refused(shared_data):
     assert len(refused) < len(urls) / 200
 
 
-def test_a_path_that_grows_is_refused_at_its_third_repetition():
+def test_a_growing_path_is_refused_at_its_third_repetition():
     urls = ["/docs/" + "guide/" * times for times in range(1, 6)]
     assert reasons(traps(), urls) == ["", "", "trap_path", "trap_path", "trap_path"]
 
@@ -103,7 +103,7 @@ def test_a_path_that_grows_is_refused_at_its_third_repetition():
         "/cal?month={0}-{1:02}-01T00%3A00",
     ],
 )
-def test_a_calendar_ends_with_next_year_and_begins_in_1990(form):
+def test_a_calendar_is_followed_from_1990_to_next_year(form):
     assert set(reasons(traps(), [form.format(*month) for month in months(2025, 2027)])) == {""}
     detector = traps()
     answers = reasons(detector, [form.format(*month) for month in months(2026, 2060)])
@@ -138,7 +138,7 @@ def epoch(year, month):
         "/day/{year}{month:02}28/",
     ],
 )
-def test_calendars_of_every_form_end_with_next_year(form):
+def test_calendars_in_every_format_end_with_next_year(form):
     def pages(first, last):
         german = ("Januar", "Februar", "M%C3%A4rz", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober")
         german += ("November", "Dezember")
@@ -189,11 +189,11 @@ def test_months_and_weeks_without_a_sign_are_offsets_beyond_a_year():
     assert set(reasons(detector, [f"/cal?month={number}" for number in range(40, 900)])) == {"trap_calendar"}
 
 
-def test_a_number_that_is_no_year_of_a_calendar_is_no_date():
+def test_a_number_outside_the_years_of_a_calendar_is_not_a_date():
     assert set(reasons(traps(), [f"/parts/{number}-07" for number in range(2100, 2900)])) == {""}
 
 
-def test_of_one_calendar_so_many_days_are_taken_and_no_more():
+def test_the_days_of_one_calendar_are_capped():
     days = [f"/events?day={year}-{month:02}-{day:02}" for year, month in months(2000, 2026) for day in range(1, 29)]
     config = {"max_queries_per_path": 10_000}
     answers = reasons(traps(**config), days)
@@ -203,7 +203,7 @@ def test_of_one_calendar_so_many_days_are_taken_and_no_more():
     assert reasons(traps(**config), [*days[:MAX_DATES], "/concerts?day=2026-01-01"])[-1] == ""
 
 
-def test_filters_are_combined_only_so_often():
+def test_combinations_of_filters_are_capped():
     values = [("red", "blue", "green"), ("s", "m", "l"), ("new", "old"), ("up", "down"), ("10", "50", "all")]
     urls = [f"/shop?color={a}&size={b}&state={c}&sort={d}&show={e}" for a, b, c, d, e in product(*values)]
     detector = traps(max_queries_per_path=20)
@@ -214,7 +214,7 @@ def test_filters_are_combined_only_so_often():
     assert detector.scores() == {"h.example": answers.count("trap_queries")}
 
 
-def test_new_values_of_one_path_end_too():
+def test_values_of_one_path_are_capped_too():
     answers = reasons(traps(max_queries_per_path=5), [f"/list?page={number}" for number in range(60)])
     assert answers == [""] * 50 + ["trap_queries"] * 10
 
@@ -241,7 +241,7 @@ def days(form):
 
 
 @pytest.mark.parametrize("form", ["/day/{0}", "/cal?date={0}", "/cal?ts={stamp}", "/cal?from={stamp}000"])
-def test_a_calendar_whose_pages_bring_nothing_ends_soon(form):
+def test_a_calendar_with_empty_pages_is_abandoned_soon(form):
     settings, urls = {"max_queries_per_path": 10_000}, days(form)[:700]
     furniture = ["/", "/about", urls[0], urls[-1]]
     assert count_followed(traps(**settings), urls, lambda url: furniture) == MAX_EMPTY_DATES + 1
@@ -251,7 +251,7 @@ def test_a_calendar_whose_pages_bring_nothing_ends_soon(form):
     )
 
 
-def test_a_calendar_whose_pages_bring_links_or_titles_of_their_own_is_taken_as_before():
+def test_a_calendar_with_new_links_or_titles_is_crawled_up_to_the_cap():
     urls = days("/day/{0}")[:700]
     assert count_followed(traps(), urls, lambda url: [f"/story{url[-8:].translate(LETTERS)}"]) == MAX_DATES
     assert count_followed(traps(), urls, title=lambda url: f"A day {url[-8:].translate(LETTERS)}") == MAX_DATES
@@ -261,14 +261,14 @@ def test_a_calendar_whose_pages_bring_links_or_titles_of_their_own_is_taken_as_b
 
 @pytest.mark.parametrize("value", ["a1b2c3d4", "ABCDEF1234567890", "x7_zz-81", "1234567890"])
 @pytest.mark.parametrize("name", ["sid", "session_id", "sess", "visitor_id"])
-def test_a_session_by_name_and_value_is_taken_with_one_value(name, value):
+def test_a_session_parameter_is_crawled_with_one_value(name, value):
     detector = traps()
     urls = [f"/page/{page}?{name}={value}{number:02}&lang=en" for number in range(40) for page in range(3)]
     assert reasons(detector, urls).count("") == 3
     assert reasons(detector, ["/page/9?lang=en"]) == [""]
 
 
-def test_a_stamp_against_caches_is_taken_with_one_value():
+def test_a_cache_busting_parameter_is_crawled_with_one_value():
     for form in ("/news?_={}", "/news?nocache={}", "/news?ts={}&a=1", "/news?rnd=0.{}"):
         urls = [form.format(1_790_000_000 + 7 * number) for number in range(90)]
         assert reasons(traps(), urls).count("") == 1
@@ -293,7 +293,7 @@ def visits(number):
     return [f"/page/{page}?visit={number:012x}deadbeef4711&lang=en" for page in range(30)]
 
 
-def test_ids_of_visits_are_seen_by_what_they_are_carried_along():
+def test_session_ids_are_detected_by_their_propagation():
     detector = traps()
     answers = [answer for number in range(100) for answer in reasons(detector, visits(number))]
     assert answers.count("") < 15 * 30
@@ -305,14 +305,14 @@ def test_ids_of_visits_are_seen_by_what_they_are_carried_along():
     ]
 
 
-def test_ids_of_visits_in_the_path_are_seen_too():
+def test_session_ids_in_the_path_are_detected_too():
     detector = traps()
     urls = [f"/(S({number:024x}))/page{page}.aspx" for number in range(50) for page in range(12)]
     answers = reasons(detector, urls)
     assert set(answers[-300:]) == {"trap_session"}
 
 
-def test_a_parameter_that_leaves_the_page_as_it_is_is_taken_with_one_value():
+def test_a_parameter_without_effect_is_crawled_with_one_value():
     detector = traps()
     urls = [f"https://h.example/a?ref={number}&page=1" for number in range(8)]
     reasons(detector, urls)
@@ -328,7 +328,7 @@ def test_a_parameter_that_leaves_the_page_as_it_is_is_taken_with_one_value():
     ]
 
 
-def test_hosts_of_a_domain_end():
+def test_hosts_of_a_domain_are_capped():
     detector = traps(max_hosts_per_domain=3)
     hosts = ["a", "b", "a", "c", "d", "b", "e"]
     answers = [detector.refuses(link(f"https://{host}.example.org/{place}")) for place, host in enumerate(hosts)]
@@ -337,7 +337,7 @@ def test_hosts_of_a_domain_end():
     assert detector.scores() == {"a.example.org": 2}
 
 
-def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
+def test_a_payload_repeated_at_many_urls_of_a_host_is_not_a_page():
     detector = traps()
     first = EarlierCapture("https://h.example/0", datetime(2026, 11, 24, tzinfo=UTC), "urn:uuid:1", "sha1:A")
     answers = [detector.note(first.url, "sha1:A")]
@@ -380,7 +380,7 @@ def test_the_same_payload_under_many_urls_of_a_host_is_no_page():
         "Không tìm thấy trang",
     ],
 )
-def test_a_short_page_that_is_titled_not_found_is_none(title):
+def test_a_short_page_titled_not_found_is_a_soft_404(title):
     assert is_soft_404(title, 200)
     assert traps().note("https://h.example/", "sha1:A", title, 200) == ("soft_404", False)
     assert not is_soft_404(title, 1024)
@@ -391,11 +391,11 @@ def test_a_short_page_that_is_titled_not_found_is_none(title):
     "title",
     ["", "Peugeot 404", "Room 404", "Lost and Found", "How to handle 404s", "Bus line 404 timetable", "Foundation"],
 )
-def test_a_short_page_with_another_title_is_one(title):
+def test_a_short_page_with_another_title_is_a_page(title):
     assert not is_soft_404(title, 10)
 
 
-def test_what_is_remembered_of_a_host_is_bounded():
+def test_memory_per_host_is_bounded():
     detector = traps(max_pages_per_host=1)
     for number in range(30_000):
         detector.refuses(link(f"https://h.example/p{number}?x{number}={number:020}&b=2026-01-01"))
@@ -436,14 +436,14 @@ PIECES = [
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=12))
-def test_every_url_is_judged(paths):
+def test_any_url_gets_a_decision(paths):
     detector = traps(max_queries_per_path=1, max_hosts_per_domain=1)
     for url in dict.fromkeys(canonical(f"http://h.example/{path}") for path in paths):
         assert detector.refuses(link(url)) in ("", "trap_path", "trap_calendar", "trap_queries", "trap_session")
         assert detector.note(url, url[-3:]).reason in ("", "duplicate")
 
 
-def test_the_answers_depend_on_the_order_alone():
+def test_decisions_depend_only_on_the_order_of_urls():
     urls = [url for site in HONEST.values() for url in site[:300]] + [
         url for number in range(20) for url in visits(number)
     ]

@@ -95,7 +95,7 @@ def ask(asked):
     return lambda url, now=None, version="": why(open_store(recipe), recipe.name, recipe.crawl, url, version, now)
 
 
-def test_a_captured_page_tells_when_it_comes_again_and_where_its_capture_lies(ask, asked):
+def test_a_captured_page_has_its_next_due_time_and_capture_location(ask, asked):
     found = ask(asked[1].url("/p/1"))
     assert found["verdict"].startswith("not now: not due: it was fetched")
     assert found["known"]["status"] == "db_fetched"
@@ -132,7 +132,7 @@ KINDS = {"seeds": "seeds", "fetchlist": "fetchlist/p0", "segment": "segment/p0",
         ("/never/seen?utm_source=x", "unknown: no page"),
     ],
 )
-def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdict):
+def test_the_verdict_is_the_first_obstacle_of_a_cycle(ask, asked, path, verdict):
     found = ask(asked[1].url(path))
     assert found["verdict"].startswith(verdict), found["verdict"]
     assert verdict in render(found)
@@ -149,31 +149,31 @@ def test_the_verdict_names_what_a_cycle_would_meet_first(ask, asked, path, verdi
         ("nonsense", "no: scope: include_hosts does not name nonsense"),
     ],
 )
-def test_what_no_cycle_has_seen_is_judged_by_the_recipe(ask, url, verdict):
+def test_an_unknown_url_is_checked_against_the_recipe(ask, url, verdict):
     assert ask(url)["verdict"].startswith(verdict)
 
 
-def test_an_address_without_a_scheme_is_taken_for_the_one_that_is_known(ask, asked):
+def test_a_url_without_a_scheme_matches_the_known_one(ask, asked):
     known = asked[1].url("/p/1")
     assert ask(known.removeprefix("http://"))["known"] == ask(known)["known"]
     assert ask("unknown.example/a?u=http://b.example/")["url"] == "https://unknown.example/a?u=http://b.example/"
     assert ask("mailto:a@b.example")["url"] is None
 
 
-def test_all_obstacles_are_told_in_the_order_in_which_a_cycle_meets_them(ask):
+def test_all_obstacles_are_listed_in_the_order_of_a_cycle(ask):
     found = ask("http://10.0.0.1:8080/a.zip")
     assert [one["by"] for one in found["obstacles"]] == ["scope", "port"]
     assert "also: port" in render(found)
 
 
-def test_lines_of_seed_files_that_were_set_aside_are_found_again(ask, asked):
+def test_quarantined_lines_of_seed_files_are_found(ask, asked):
     found = ask("http://10.0.0.1/")
     assert (found["set_aside"]["line"], found["set_aside"]["reason"]) == (3, "private_address")
     assert "seeds.txt, line 3" in render(found)
     assert ask(asked[1].url("/seeded"))["seed"]
 
 
-def test_a_cycle_under_way_shows_the_place_in_its_list(asked, ask, tmp_path):
+def test_a_running_cycle_shows_the_position_in_its_list(asked, ask, tmp_path):
     recipe, site = asked
     moved = recipe.override({"name": "moved"})
     run(moved, "c1", ("inject", "rank", "generate"))
@@ -190,7 +190,7 @@ def test_a_cycle_under_way_shows_the_place_in_its_list(asked, ask, tmp_path):
         ask(site.url("/p/0"), version="c9")
 
 
-def test_where_the_hosts_file_cannot_be_read_the_fetch_list_tells_who_was_denied(asked):
+def test_denials_come_from_the_fetch_list_if_the_hosts_file_is_unreadable(asked):
     recipe, _ = asked
     away = recipe.override({"crawl.hosts_file": "/nowhere/hosts.toml"})
     found = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
@@ -198,7 +198,7 @@ def test_where_the_hosts_file_cannot_be_read_the_fetch_list_tells_who_was_denied
     assert "cannot be read here; as asked/fetchlist/p0@c1 holds it" in found["policy"]["from"]
 
 
-def test_a_host_in_back_off_and_a_host_at_its_cap_are_told(run_stage, tmp_path):
+def test_hosts_in_back_off_and_at_their_cap_are_reported(run_stage, tmp_path):
     limited = {"/": "".join(f"<a href=/{n}>x</a>" for n in range(30)), **linked(30)}
     limited["/"] = "".join(f"<a href=/{n}>x</a>" for n in range(30))
     busy = lambda _: web.Response(status=503, headers={"Retry-After": "3600"})  # noqa: E731
@@ -220,7 +220,7 @@ def test_a_host_in_back_off_and_a_host_at_its_cap_are_told(run_stage, tmp_path):
         assert "to be left alone until" in render(backed_off)
 
 
-def test_the_shell_answers_in_words_and_in_json(asked, capsys):
+def test_the_shell_prints_text_and_json(asked, capsys):
     recipe, site = asked
     file = str(Path(recipe.crawl.hosts_file).with_name("asked.toml"))
     assert shell.main(["why", "--recipe", file, site.url("/private/a")]) == 0
@@ -230,14 +230,14 @@ def test_the_shell_answers_in_words_and_in_json(asked, capsys):
     assert shell.main(["why", "--recipe", file, "--version", "c9", site.url("/p/1")]) == 2
 
 
-def test_a_recipe_without_a_crawl_is_told_so(asked):
+def test_a_recipe_without_a_crawl_is_reported(asked):
     recipe, _ = asked
     off = recipe.crawl.model_copy(update={"enabled": False})
     with pytest.raises(InputError, match="does not crawl"):
         why(open_store(recipe), recipe.name, off, "http://a.localhost/")
 
 
-def test_what_was_taken_down_and_lifted_is_due(tmp_path):
+def test_a_lifted_url_is_due(tmp_path):
     with Site({"/": "<a href=/a>a</a>", "/a": "a"}) as site:
         text = f'name = "back"\n[crawl]\nseeds = ["{site.url()}"]\nallow_loopback = true\ndelay_s = 0.0\n'
         text += f'latency_factor = 0.0\npartitions = 1\nrecrawl = true\n[place]\nstore = "{tmp_path}/store"\n'
@@ -253,7 +253,7 @@ def test_what_was_taken_down_and_lifted_is_due(tmp_path):
     assert said[1].startswith("due since its takedown was lifted: the next cycle lists it")
 
 
-def test_the_rule_that_is_named_decides_as_the_crawler_does(shared_data):
+def test_the_reported_rule_agrees_with_the_crawler(shared_data):
     """Over real robots.txt files: who says which rule decides says the same as who decides."""
     paths = (
         "/",

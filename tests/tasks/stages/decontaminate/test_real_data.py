@@ -52,7 +52,7 @@ def flagged(made: Artifact) -> dict[str, int]:
     return {name: len(ids) for name, ids in found.items()}
 
 
-def test_passages_of_boolq_are_flagged_with_their_items_and_other_domains_are_not(
+def test_passages_of_boolq_are_matched_to_their_items_and_other_domains_are_not(
     shared_data: Path, tmp_path: Path
 ) -> None:
     wiki = domain(shared_data, "wiki", 400)

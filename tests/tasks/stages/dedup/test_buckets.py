@@ -90,7 +90,7 @@ def test_a_long_chain_over_many_buckets_is_one_cluster(tmp_path: Path) -> None:
     assert (made.record.metrics["clusters"], made.record.metrics["largest_cluster"]) == (1, 80)
 
 
-def test_only_what_is_read_later_stays_in_the_artifact(tmp_path: Path) -> None:
+def test_only_files_read_later_remain_in_the_artifact(tmp_path: Path) -> None:
     made = run_stage_in(tmp_path, DEDUP, DedupConfig(**FINE), corpus(tmp_path, mixed(3)))
     kept = {"bands", "captures", "duplicates", "pairs", "parts.json", "preference", "sizes", "sources", "texts"}
     kept |= {"audit.json", "domains", "domains.parquet", "largest", "verdicts"}
@@ -152,7 +152,7 @@ def test_a_chain_of_thousands_takes_few_rounds() -> None:
 
 @pytest.mark.parametrize("block", [1, 5, 1000])
 @given(st.data())
-def test_every_member_meets_the_first_ones_of_its_group_once(block: int, data: st.DataObject) -> None:
+def test_every_member_is_paired_once_with_the_first_ones_of_its_group(block: int, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(2, 9), max_size=5))
     most = data.draw(st.integers(2, 10))
     starts = np.repeat(np.cumsum([0, *sizes])[:-1], sizes).astype(np.int64)
@@ -218,7 +218,7 @@ def test_equal_texts_are_linked_to_the_first_of_them() -> None:
     assert len(equal_links(texts[:0])) == 0
 
 
-def test_a_pair_of_several_buckets_is_left_once() -> None:
+def test_a_pair_from_several_buckets_is_deduplicated() -> None:
     one, other = np.array([3, 1, 3, 1], np.uint64), np.array([8, 2, 8, 9], np.uint64)
     found = distinct(packed(PAIR, key=pair_key(one, other), left=one, right=other))
     assert sorted(found[["left", "right"]].tolist()) == [(1, 2), (1, 9), (3, 8)]

@@ -76,7 +76,7 @@ class _Overtaken(Engine):
         return super().map(fn, items)
 
 
-def test_an_attempt_that_is_overtaken_ends_as_superseded_and_harms_nothing(
+def test_an_overtaken_attempt_ends_as_superseded_without_damage(
     tmp_path: Path, undisturbed: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus(tmp_path, mixed(7), 4)

@@ -15,7 +15,7 @@ CHANGES = (27, 20, 16, 11, 6)
 
 
 @pytest.mark.parametrize(("bands", "rows"), [(16, 8), (20, 6)])
-def test_the_share_of_pairs_that_are_found_is_that_of_the_theory(tmp_path: Path, bands: int, rows: int) -> None:
+def test_recall_follows_the_minhash_formula(tmp_path: Path, bands: int, rows: int) -> None:
     texts = []
     for seed in range(PAIRS * len(CHANGES)):
         words = prose(seed, 104)

@@ -105,7 +105,7 @@ def covering(stones: set[tuple[str, str]]) -> Callable[[dict[str, Any]], bool]:
     st.integers(0, 2**32), st.sampled_from(["first", "quality"]), st.sampled_from(["newest", "newest", "all"]),
     st.sampled_from([(True, True)] * 4 + [(True, False), (False, True), (False, False)]), st.sampled_from([2, 3, 99]),
 )  # fmt: skip
-def test_each_version_and_what_is_remembered_after_it_are_as_the_documentation_says(
+def test_random_versions_and_their_index_follow_the_documentation(
     seed: int, prefer: str, pages: str, compared: tuple[bool, bool], merge: int
 ) -> None:
     exact, near = compared

@@ -46,7 +46,7 @@ def young(made: Made, trained: Artifact, tmp_path_factory: pytest.TempPathFactor
     return as_model_folder(tmp_path_factory.mktemp("young"), made, trained, 50)
 
 
-def test_a_longer_training_is_better_by_what_the_stage_measures_and_by_each_item(
+def test_a_longer_training_is_better_in_total_and_by_item(
     made: Made, trained: Artifact, young: Path, tmp_path: Path
 ) -> None:
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
@@ -118,7 +118,7 @@ def test_a_document_is_encoded_as_the_shards_have_it_special_tokens_in_its_text_
         assert plain.text.startswith(text)
 
 
-def test_what_was_scored_before_a_kill_is_not_scored_again(
+def test_scores_from_before_a_kill_are_reused(
     made: Made, trained: Artifact, young: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EvaluateConfig(tasks=(choices(rows_in(tmp_path, QUESTIONS)),))
@@ -143,7 +143,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(
     assert files[0] == files[1]
 
 
-def test_the_interval_of_documents_contains_the_true_difference_as_often_as_it_says() -> None:
+def test_the_interval_over_documents_has_its_nominal_coverage() -> None:
     draw = np.random.default_rng(1)
     hits = 0
     for _ in range(500):
@@ -153,7 +153,7 @@ def test_the_interval_of_documents_contains_the_true_difference_as_often_as_it_s
     assert 0.92 <= hits / 500 <= 0.975
 
 
-def test_means_and_added_variances_widen_as_independent_errors_do() -> None:
+def test_combined_variances_add_like_independent_errors() -> None:
     one, two = PairedDifference(0.1, 0.04, 9), PairedDifference(0.3, 0.04, 9)
     both = paired.mean([one, two])
     assert (both.value, both.variance, both.freedom) == pytest.approx((0.2, 0.02, 18))
@@ -164,7 +164,7 @@ def test_means_and_added_variances_widen_as_independent_errors_do() -> None:
 
 
 @pytest.mark.parametrize("differences", [[0.5], [1.0, 1.0, 1.0], [0.1, 0.1, 0.1]])
-def test_what_shows_no_spread_gives_no_interval(differences: list[float]) -> None:
+def test_zero_spread_gives_no_interval(differences: list[float]) -> None:
     assert paired.of_items(differences).interval(0.95) == (-math.inf, math.inf)
 
 

@@ -43,7 +43,7 @@ def test_without_lm_eval_the_error_names_the_extra(model_folder: Path, monkeypat
 
 
 @pytest.mark.oracle("lm_eval")
-def test_scores_are_those_of_lm_eval(model_folder: Path, tmp_path: Path) -> None:
+def test_scores_equal_those_of_lm_eval(model_folder: Path, tmp_path: Path) -> None:
     from benchmarks.exports import compared, ours, theirs
 
     tasks = tasks_in(tmp_path)

@@ -60,7 +60,7 @@ def test_another_tokenizer_is_refused(made: Made, trained: Artifact, tmp_path: P
         evaluate(made, trained, tmp_path, other)
 
 
-def test_the_served_model_continues_prompts_however_they_are_handed_over(model_folder: Path) -> None:
+def test_the_served_model_accepts_prompts_in_every_input_format(model_folder: Path) -> None:
     served = _load_pyfunc(str(model_folder))
     prompts = ["water river", "return import the"]
     greedy = served.predict(prompts)

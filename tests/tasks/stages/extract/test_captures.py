@@ -50,7 +50,7 @@ def test_a_capture_keeps_its_provenance(warc: Make) -> None:
     assert first.content().language_hint == "en"
 
 
-def test_the_digest_is_computed_from_the_payload_as_it_came(warc: Make) -> None:
+def test_the_digest_is_computed_from_the_received_payload(warc: Make) -> None:
     body = gzip.compress(b"<html>hello", mtime=0)
     (row,) = rows(warc(body=body, http="Content-Type: text/html\r\nContent-Encoding: gzip\r\n"))
     assert row.payload_digest == payload_digest(body)
@@ -111,19 +111,19 @@ def test_every_capture_has_an_outcome(warc: Make, options: dict[str, object], ex
         {"http": f"Content-Type: text/html;{'charset' * 30_000}\r\n"},
     ],
 )
-def test_hostile_headers_and_beginnings_take_no_time(warc: Make, options: dict[str, object]) -> None:
+def test_hostile_headers_and_prefixes_take_little_time(warc: Make, options: dict[str, object]) -> None:
     begun = time.process_time()
     for row in rows(warc(**options)):
         outcome(row)
     assert time.process_time() - begun < 2
 
 
-def test_a_page_without_media_type_is_known_by_its_beginning(warc: Make, html: Make) -> None:
+def test_the_type_of_a_page_without_media_type_is_sniffed(warc: Make, html: Make) -> None:
     (row,) = rows(warc(http="", body=b" \n<!-- one --> <!-- two -->\n" + html()))
     assert outcome(row) == "document"
 
 
-def test_noindex_in_the_page_is_honoured_unless_switched_off(warc: Make, html: Make) -> None:
+def test_noindex_in_the_page_is_respected_unless_disabled(warc: Make, html: Make) -> None:
     data = warc(body=html(head='<meta name="robots" content="noindex">'))
     assert outcome(rows(data)[0]) == "noindex"
     assert outcome(rows(data, ExtractConfig(honour_noindex=False))[0]) == "document"
@@ -191,7 +191,7 @@ def test_the_number_of_media_type_reasons_is_bounded() -> None:
 @pytest.mark.parametrize(
     "bad", [b"garbage that is no record\r\n\r\n", b"\x1f\x8b\x08 not gzip at all\r\n", b"WARC/1.0 no header\r\n"]
 )
-def test_reading_goes_on_behind_damage(warc: Make, compressed: bool, bad: bytes) -> None:
+def test_reading_continues_after_damage(warc: Make, compressed: bool, bad: bytes) -> None:
     good = [warc(f"http://a.example/{i}", compressed=compressed) for i in range(4)]
     found = rows(b"".join([*good[:2], bad, *good[2:]]))
     assert [row.url for row in found if not row.refused] == [f"http://a.example/{i}" for i in range(4)]
@@ -200,7 +200,7 @@ def test_reading_goes_on_behind_damage(warc: Make, compressed: bool, bad: bytes)
     assert next(row for row in found if row.refused).warc_offset == len(good[0])
 
 
-def test_a_file_cut_off_inside_a_record_says_so(warc: Make) -> None:
+def test_a_file_truncated_inside_a_record_is_reported(warc: Make) -> None:
     whole = warc("http://a.example/1") + warc("http://a.example/2", body=bytes(range(256)) * 40)
     found = [outcome(row) for row in rows(whole[:-40])]
     assert found[0] == "document"
@@ -242,14 +242,14 @@ def test_real_files_good_and_broken_give_documents_or_reasons(
     assert sum(found[reason] for reason in ("document", "empty", "noindex")) == captures
 
 
-def test_damage_is_told_with_its_file_and_place(warc: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_reported_with_file_and_offset(warc: Make, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "sluice.extract"):
         _, damage = rows(warc() + b"no record")
     assert "x.warc.gz: warc_damaged at or after byte 0" in caplog.text
     assert (damage.url, damage.damaged) == ("x.warc.gz#0", True)
 
 
-def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: Make, html: Make) -> None:
+def test_a_rendered_page_is_extracted_like_a_captured_one(warc: Make, html: Make) -> None:
     data = warc() + conversion(html(), "text/html; charset=utf-8")
     captured, drawn = rows(data)
     assert drawn.content() == captured.content()
@@ -259,7 +259,7 @@ def test_a_page_that_a_browser_has_drawn_is_extracted_like_a_captured_one(warc: 
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_what_the_crawl_writes_is_what_extraction_reads(html: Make, compression: Compression) -> None:
+def test_extraction_reads_the_files_of_the_crawl(html: Make, compression: Compression) -> None:
     file, when = io.BytesIO(), datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
     writer = WarcWriter(file, "a" + suffix(compression), "sluice/0.1", "sluice/0.1", compression)
     sent = (("Content-Type", "text/html"), ("Content-Encoding", "gzip"))
@@ -320,7 +320,7 @@ SITEMAP = (
         ("text/xml", b'<rdf:RDF xmlns="http://purl.org/rss/1.0/">', "feed"),
     ],
 )
-def test_sitemaps_and_feeds_are_rejected_as_what_they_are(
+def test_sitemaps_and_feeds_are_rejected_with_their_own_reasons(
     warc: Make, mime: str, body: bytes, expected: str, packed: bool
 ) -> None:
     data = warc(body=gzip.compress(body) if packed else body, http=f"Content-Type: {mime}\r\n")
@@ -339,7 +339,7 @@ def test_sitemaps_and_feeds_are_rejected_as_what_they_are(
         ("application/rss+xml", b"no feed at all", "mime_application_rss_xml"),
     ],
 )
-def test_what_only_looks_like_a_sitemap_or_feed_is_judged_by_its_type(
+def test_a_page_that_resembles_a_sitemap_or_feed_is_handled_by_media_type(
     warc: Make, mime: str, body: bytes, expected: str
 ) -> None:
     assert [outcome(row) for row in rows(warc(body=body, http=f"Content-Type: {mime}\r\n"))] == [expected]

@@ -53,7 +53,7 @@ def killed_once(file: Path) -> partial:
     return partial(exec, f"import os; p = {str(file)!r}; os.path.exists(p) or (open(p, 'w'), os.kill(os.getpid(), 9))")
 
 
-def test_answers_come_in_order_and_one_process_serves_all_batches() -> None:
+def test_results_are_in_order_and_one_process_serves_all_batches() -> None:
     rows = [InputRow(f"http://a.example/{n}", "web", content=partial(Content, str(n))) for n in range(200)]
     assert summary([GOOD]) == ["read"]
     served = guard.idle_children()
@@ -62,41 +62,41 @@ def test_answers_come_in_order_and_one_process_serves_all_batches() -> None:
     assert len(served) == 1
 
 
-def test_a_row_that_never_returns_is_ended_by_its_cpu_seconds_and_the_rest_is_read() -> None:
+def test_a_row_that_never_returns_is_killed_at_its_cpu_limit_and_the_rest_is_read() -> None:
     assert summary([GOOD, ENDLESS, GOOD, ENDLESS, GOOD], cpu_s=0.5) == ["read", "timeout", "read", "timeout", "read"]
 
 
-def test_a_row_that_only_waits_is_ended_too() -> None:
+def test_a_row_that_only_sleeps_is_killed_too() -> None:
     assert summary([partial(time.sleep, 600), GOOD], cpu_s=0.1) == ["timeout", "read"]
 
 
-def test_the_limit_counts_for_each_row_alone() -> None:
+def test_the_limit_applies_to_each_row() -> None:
     busy = partial(sum, range(4_000_000))
     assert not any(isinstance(outcome, Poison) for outcome in ExtractionGuard(2.0).run([busy] * 30))
 
 
-def test_a_row_that_wants_all_memory_gets_none_of_it() -> None:
+def test_a_row_that_exceeds_the_memory_limit_is_rejected() -> None:
     assert summary([GOOD, GREEDY, GOOD]) == ["read", "memory", "read"]
 
 
-def test_a_row_that_crashes_the_process_costs_itself_only() -> None:
+def test_a_row_that_crashes_the_process_costs_only_itself() -> None:
     assert summary([GOOD, FATAL, GOOD]) == ["read", "crash", "read"]
     assert summary([FATAL, FATAL]) == ["crash", "crash"]
 
 
-def test_a_process_that_something_else_killed_costs_no_row() -> None:
+def test_an_externally_killed_process_costs_no_row() -> None:
     assert summary([GOOD]) == ["read"]
     os.kill(guard.idle_children()[-1], signal.SIGKILL)
     assert summary([GOOD, GOOD]) == ["read", "read"]
 
 
-def test_a_row_at_which_something_else_killed_the_process_is_read_again(tmp_path: Path) -> None:
+def test_a_row_interrupted_by_an_external_kill_is_read_again(tmp_path: Path) -> None:
     before, killed, behind = ExtractionGuard(5.0).run([GOOD, killed_once(tmp_path / "killed"), GOOD])
     assert (before, killed, behind) == (Content("read"), None, Content("read"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_that_dies_costs_itself_only_wherever_it_stands_in_its_batch(kind: str) -> None:
+def test_a_row_that_crashes_costs_only_itself_at_any_position_in_its_batch(kind: str) -> None:
     dead = {31, guard.BATCH_ROWS - 1, guard.BATCH_ROWS}
     calls = [KINDS[kind] if number in dead else named(number) for number in range(2 * guard.BATCH_ROWS + 3)]
     rows = [InputRow(f"http://a.example/{number}", "web", content=call) for number, call in enumerate(calls)]
@@ -106,7 +106,7 @@ def test_a_row_that_dies_costs_itself_only_wherever_it_stands_in_its_batch(kind:
         assert (outcome.reason if number in dead else outcome.text) == (kind if number in dead else str(number))
 
 
-def test_rows_that_die_in_several_ways_in_one_batch_leave_all_others_as_they_are(tmp_path: Path) -> None:
+def test_rows_that_crash_in_several_ways_do_not_affect_the_others(tmp_path: Path) -> None:
     kinds = ["good"] * (guard.BATCH_ROWS - 9) + [*KINDS, *KINDS, "left", "killed", "killed"]
     random.Random(4).shuffle(kinds)
     ways = {"good": GOOD, "left": LEAVES, **KINDS}
@@ -115,7 +115,7 @@ def test_rows_that_die_in_several_ways_in_one_batch_leave_all_others_as_they_are
     assert found == [{"killed": None, "left": "crash"}.get(kind, kind) for kind in kinds]
 
 
-def test_processes_that_are_killed_between_and_during_batches_cost_no_row(tmp_path: Path) -> None:
+def test_processes_killed_between_and_during_batches_cost_no_row(tmp_path: Path) -> None:
     def rows() -> Iterator[InputRow]:
         for number in range(3 * guard.BATCH_ROWS):
             if number and number % guard.BATCH_ROWS == 0:
@@ -128,13 +128,13 @@ def test_processes_that_are_killed_between_and_during_batches_cost_no_row(tmp_pa
     assert found.count(None) == 4
 
 
-def test_one_thread_is_left_with_one_process_whatever_died(tmp_path: Path) -> None:
+def test_each_thread_has_one_process_after_any_crash(tmp_path: Path) -> None:
     guard.end_idle_children()
     ExtractionGuard(5.0).run([GOOD, FATAL, GOOD, killed_once(tmp_path / "killed"), GOOD])
     assert len(guard.idle_children()) == 1
 
 
-def test_rows_behind_one_that_ends_the_process_are_not_read_in_vain(tmp_path: Path) -> None:
+def test_rows_after_a_crash_are_not_read_twice(tmp_path: Path) -> None:
     greedy = [noting(tmp_path / str(number), "bytes(4 << 30)") for number in range(5)]
     assert summary([*greedy, GOOD]) == ["memory"] * 5 + ["read"]
     assert [len((tmp_path / str(number)).read_text().split()) for number in range(5)] == [2] * 5
@@ -146,37 +146,37 @@ def test_rows_behind_one_that_ends_the_process_are_not_read_in_vain(tmp_path: Pa
     assert not (tmp_path / "behind").exists()
 
 
-def test_rows_before_one_that_dies_are_read_at_most_once_more(tmp_path: Path) -> None:
+def test_rows_before_a_crash_are_read_at_most_once_more(tmp_path: Path) -> None:
     counted = [noting(tmp_path / str(number)) for number in range(6)]
     found = ExtractionGuard(0.2).run([*counted[:3], ENDLESS, *counted[3:5], ENDLESS, counted[5]])
     assert [str(outcome)[:7] for outcome in found] == [*["None"] * 3, "timeout", "None", "None", "timeout", "None"]
     assert all(1 <= len((tmp_path / str(number)).read_text().split()) <= 2 for number in range(6))
 
 
-def test_a_row_that_waits_behind_rows_that_were_fine_is_ended() -> None:
+def test_a_row_that_hangs_after_good_rows_is_killed() -> None:
     assert summary([GOOD] * 5 + [partial(time.sleep, 600), GOOD], cpu_s=0.05) == [*["read"] * 5, "timeout", "read"]
 
 
-def test_rows_that_together_wait_for_longer_than_one_may_are_all_read() -> None:
+def test_rows_whose_total_time_exceeds_the_limit_of_one_are_all_read() -> None:
     # One may be silent for a second.
     assert ExtractionGuard(0.05).run([partial(time.sleep, 0.3)] * 5) == [None] * 5
 
 
-def test_answers_of_any_size_come_through() -> None:
+def test_results_of_any_size_are_returned() -> None:
     # Below, at and above what is gathered for a write, and what a pipe holds.
     sizes = [0, 1, (1 << 18) - 50, 1 << 18, 5, (1 << 20) - 50, (1 << 20) + 1, 0, 20 << 20, 3, *[100_000] * 20]
     found = ExtractionGuard(5.0).run([partial(Content, "é" * (size // 2) + "." * (size % 2)) for size in sizes])
     assert [len(outcome.text.encode()) for outcome in found] == sizes
 
 
-def test_large_answers_before_a_row_that_dies_are_not_lost() -> None:
+def test_large_results_before_a_crash_are_not_lost() -> None:
     large = partial(Content, "x" * (3 << 20))
     found = ExtractionGuard(5.0).run([GOOD, large, FATAL, large, GOOD, large, FATAL])
     sizes = [outcome.reason if isinstance(outcome, Poison) else len(outcome.text) for outcome in found]
     assert sizes == [4, 3 << 20, "crash", 3 << 20, 4, 3 << 20, "crash"]
 
 
-def test_nothing_is_left_of_processes_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_processes_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def held() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(str(tmp_path))
 
@@ -198,7 +198,7 @@ def test_nothing_is_left_of_processes_that_have_ended(tmp_path: Path, monkeypatc
     assert guard.idle_children() == []
 
 
-def test_threads_of_one_worker_have_processes_of_their_own() -> None:
+def test_each_thread_of_a_worker_has_its_own_process() -> None:
     def work(thread: int) -> bool:
         poison = {7: FATAL} if thread % 2 else {20: ENDLESS}
         calls = [poison.get(number) or named(1000 * thread + number) for number in range(40)]
@@ -228,7 +228,7 @@ def test_after_a_fork_each_process_has_its_own() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_what_a_row_raises_is_its_reason() -> None:
+def test_the_exception_of_a_row_is_its_reason() -> None:
     refused, failed = ExtractionGuard(5.0).run(
         [
             partial(exec, "raise __import__('tasks.stages.extract.row').stages.extract.row.Rejected('why')"),
@@ -247,12 +247,12 @@ def test_an_error_that_concerns_the_whole_stage_is_raised() -> None:
     assert summary([GOOD]) == ["read"]
 
 
-def test_what_a_library_prints_does_not_stand_among_the_answers() -> None:
+def test_output_printed_by_a_library_does_not_corrupt_results() -> None:
     assert summary([partial(os.write, 1, b"noise"), GOOD][1:]) == ["read"]
     assert list(ExtractionGuard(5.0).run([partial(os.write, 1, b"noise")])) == [5]
 
 
-def test_rows_that_are_refused_stay_where_they_are_in_order() -> None:
+def test_refused_rows_keep_their_order() -> None:
     rows = [
         InputRow("http://a.example/", "web", content=GOOD, refused="revisit" if n % 3 == 0 else "") for n in range(200)
     ]

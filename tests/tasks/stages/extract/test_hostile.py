@@ -75,7 +75,7 @@ def test_a_page_that_only_looks_dangerous_is_read(outcome: Callable[..., Artifac
 
 
 @pytest.mark.parametrize(("reason", "body"), REFUSED.items(), ids=REFUSED)
-def test_a_page_made_to_harm_is_rejected_with_its_reason(
+def test_a_malicious_page_is_rejected_with_its_reason(
     outcome: Callable[..., Artifact], reason: str, body: Callable[[], bytes]
 ) -> None:
     made = outcome(body())
@@ -92,7 +92,7 @@ def test_a_page_made_to_harm_is_rejected_with_its_reason(
     ],
     ids=["all_memory", "all_time"],
 )
-def test_a_page_that_takes_too_much_is_set_aside(
+def test_a_page_that_exceeds_its_limits_is_quarantined(
     outcome: Callable[..., Artifact], body: bytes, cpu_s: float, expected: str
 ) -> None:
     made = outcome(body, max_page_cpu_s=cpu_s)
@@ -103,7 +103,7 @@ def test_a_page_that_takes_too_much_is_set_aside(
 
 
 @pytest.mark.soak
-def test_a_worker_stays_below_1500_megabytes_whatever_it_reads(
+def test_a_worker_stays_below_1500_megabytes_for_any_input(
     warc_artifact: Callable[..., Artifact], warc: Make, tmp_path: Path
 ) -> None:
     big = [b"<p>" + b"lorem ipsum %d " % n * 850_000 for n in range(4)]

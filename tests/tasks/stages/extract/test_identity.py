@@ -100,7 +100,7 @@ def publish(tmp_path: Path) -> Publish:
     return make
 
 
-def test_identities_by_index_are_those_of_the_rows() -> None:
+def test_identities_from_the_index_equal_those_of_the_rows() -> None:
     data, lines = written(0, captures)
     small = ExtractConfig()  # nothing is too large for it
     rows = read_warc(io.BytesIO(data), "x", "web", small)
@@ -110,7 +110,7 @@ def test_identities_by_index_are_those_of_the_rows() -> None:
     assert (identities([listed]) == read).all()
 
 
-def test_an_index_that_does_not_tell_is_not_believed() -> None:
+def test_an_incomplete_index_is_not_used() -> None:
     _, lines = written(0, captures)
     _, conversions = written(1, drawn)
     assert indexed_identities(io.BytesIO("\n".join(lines[1:]).encode()), len(lines)) is None
@@ -149,7 +149,7 @@ def test_documents_and_reasons_are_the_same_with_an_index_and_without(
 
 
 @pytest.mark.parametrize(("indexed", "times"), [(True, 1), (False, 2)])
-def test_a_crawl_with_an_index_is_read_once(
+def test_captures_with_an_index_are_read_once(
     run_stage: Callable[..., Artifact],
     publish: Publish,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,8 +169,6 @@ def test_a_crawl_with_an_index_is_read_once(
     assert opened["test/warc/dev/00000.warc.gz"] == times
 
 
-def test_an_index_of_other_length_than_was_published_is_passed_over(
-    run_stage: Callable[..., Artifact], publish: Publish
-) -> None:
+def test_an_index_with_an_unexpected_length_is_ignored(run_stage: Callable[..., Artifact], publish: Publish) -> None:
     made = run_stage(MODULE, CONFIG, {"warc": publish([written(0, captures)], indexed=True, cut=2)})
     assert made.record.rejected["duplicate_capture"] == 1

@@ -63,7 +63,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> FileSource:
 
 
 @pytest.mark.parametrize("size", [1, 500, 7_000, 1 << 18, 1 << 30])
-def test_pieces_of_json_lines_hold_the_rows_of_the_file(packed: FileSource, size: int) -> None:
+def test_slices_of_json_lines_have_the_rows_of_the_file(packed: FileSource, size: int) -> None:
     (file,) = find_files(packed)
     expected = told(whole(packed))
     pieces = cut(file, "jsonl", size)
@@ -80,7 +80,7 @@ def test_pieces_of_json_lines_hold_the_rows_of_the_file(packed: FileSource, size
     ]
 
 
-def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consecutive_slices_decompress_a_file_once(packed: FileSource, monkeypatch: pytest.MonkeyPatch) -> None:
     (file,) = find_files(packed)
     pieces = cut(file, "jsonl", 20_000)
     opened = []
@@ -99,7 +99,9 @@ def test_pieces_that_follow_one_another_unpack_a_file_once(packed: FileSource, m
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("size", [1, 700, 1 << 30])
-def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: str, indent: int, size: int) -> None:
+def test_slices_of_a_json_array_have_the_rows_of_the_file(
+    tmp_path: Path, encoding: str, indent: int, size: int
+) -> None:
     values = [{"text": f"row {number} [" + "{x}" * (number % 90), "more": [[number], {}]} for number in range(60)]
     (tmp_path / "d.json").write_bytes(json.dumps(values, indent=indent).encode(encoding))
     found = source(tmp_path, "jsonl")
@@ -116,7 +118,7 @@ def test_pieces_of_an_array_hold_the_rows_of_the_file(tmp_path: Path, encoding: 
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\n\n\n", b'{"text": "one"}', b'{"text": "one"}\n{"text": "two"}\n'])
-def test_files_without_a_line_and_lines_without_an_end_are_cut(tmp_path: Path, data: bytes) -> None:
+def test_files_without_lines_and_unterminated_lines_are_sliced(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "d.jsonl").write_bytes(data)
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
@@ -128,7 +130,7 @@ def test_files_without_a_line_and_lines_without_an_end_are_cut(tmp_path: Path, d
 
 
 @pytest.mark.parametrize("size", [1, 4_000, 1 << 30])
-def test_pieces_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
+def test_slices_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
     table = pa.table({"text": [f"row {number} " * 9 for number in range(100)], "n": list(range(100))})
     pq.write_table(table, tmp_path / "d.parquet", row_group_size=8, compression="none", use_dictionary=False)
     found = source(tmp_path, "parquet")
@@ -140,7 +142,7 @@ def test_pieces_of_parquet_are_row_groups(tmp_path: Path, size: int) -> None:
     assert [row.url for row in rows] == [f"file://src/d.parquet#{number}" for number in range(100)]
 
 
-def test_a_damaged_file_is_named_when_it_is_cut(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_during_slicing(tmp_path: Path) -> None:
     data = gzip.compress(random.Random(1).randbytes(200_000))
     (tmp_path / "d.jsonl.gz").write_bytes(data[:-5_000])
     (tmp_path / "e.jsonl").write_bytes(b"{}\n")
@@ -151,7 +153,7 @@ def test_a_damaged_file_is_named_when_it_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_file_that_has_become_shorter_is_told(tmp_path: Path, ending: str) -> None:
+def test_a_file_that_became_shorter_is_reported(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"d.jsonl{ending}"
     path.write_bytes(compressed(lines(), ending))
     found = source(tmp_path, "jsonl")
@@ -162,7 +164,7 @@ def test_a_file_that_has_become_shorter_is_told(tmp_path: Path, ending: str) -> 
         list(read_file(file, found, CONFIG, piece=last))
 
 
-def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselves() -> None:
+def test_parts_of_a_compressed_file_are_processed_in_few_runs() -> None:
     def unit(path: str, piece: FilePiece | None) -> InputUnit:
         from tasks.formats.documents.external_files import SourceFile
 
@@ -183,7 +185,7 @@ def test_parts_of_a_compressed_file_are_made_in_few_runs_and_others_by_themselve
     ]
 
 
-def test_neighbouring_pieces_of_a_part_are_read_as_one(tmp_path: Path) -> None:
+def test_adjacent_slices_of_a_part_are_read_as_one(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_bytes(lines())
     found = source(tmp_path, "jsonl")
     (file,) = find_files(found)
@@ -202,7 +204,7 @@ def documents(artifact: Artifact) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("ending", "several"), [("", 2), (".gz", 3)])
-def test_one_file_goes_into_several_parts_with_the_same_bytes_on_any_number_of_workers(
+def test_one_file_is_split_into_parts_with_the_same_bytes_on_any_number_of_workers(
     tmp_path: Path, ending: str, several: int
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -221,7 +223,7 @@ def test_one_file_goes_into_several_parts_with_the_same_bytes_on_any_number_of_w
     assert alone.record.rejected == made[0].record.rejected
 
 
-def test_a_killed_stage_goes_on_in_the_middle_of_a_compressed_file(
+def test_a_killed_stage_resumes_in_the_middle_of_a_compressed_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -295,7 +297,7 @@ def test_other_fields_of_json_lines_are_metadata_and_odd_ones_stay_json(tmp_path
     assert deep.refused or json.loads(deep.metadata)
 
 
-def test_metadata_is_kept_to_the_end_with_personal_data_masked(tmp_path: Path) -> None:
+def test_metadata_is_kept_through_all_stages_with_personal_data_masked(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     prose = "The ship went to sea with a crew of nine, and none of them had seen the ice before that winter. "
     rows = [
@@ -355,7 +357,7 @@ def units(*sizes: int) -> list[InputUnit]:
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=60), st.integers(0, 20))
-def test_every_unit_goes_into_one_part_in_order_and_no_part_is_empty(sizes: list[int], parts: int) -> None:
+def test_every_unit_is_in_one_part_in_order_and_no_part_is_empty(sizes: list[int], parts: int) -> None:
     given_units = units(*sizes)
     arranged = arrange(given_units, ExtractConfig(parts=parts))
     assert [unit for part in arranged for unit in part] == given_units
@@ -363,7 +365,7 @@ def test_every_unit_goes_into_one_part_in_order_and_no_part_is_empty(sizes: list
     assert not parts or len(arranged) <= parts
 
 
-def test_parts_weigh_about_the_same() -> None:
+def test_parts_have_similar_weights() -> None:
     weights = [sum(unit.weight for unit in part) for part in arrange(units(*[10] * 100), ExtractConfig(parts=4))]
     assert weights == [250] * 4
 

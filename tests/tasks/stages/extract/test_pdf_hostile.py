@@ -80,7 +80,7 @@ def test_each_hostile_file_is_one_rejected_row_and_the_others_are_read(outcome: 
     assert sorted(outcome["kept"]) == ["file://papers/0_first.pdf", "file://papers/z_last.pdf"]
 
 
-def test_the_process_that_reads_them_stays_below_a_gigabyte(outcome: dict) -> None:
+def test_the_process_that_reads_hostile_files_stays_below_a_gigabyte(outcome: dict) -> None:
     assert outcome["bytes"] < 1_000_000_000
 
 

@@ -99,7 +99,7 @@ def test_base_and_model_are_compared_on_held_out_examples_text_and_tasks(
     assert "examples responses" in scores.record.note
 
 
-def test_of_preferences_the_share_of_pairs_in_which_the_chosen_answer_is_likelier(
+def test_preferences_are_scored_by_the_share_of_pairs_with_a_likelier_chosen_answer(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     rows = examples(PREFERENCES, kind="preferences", heldout_share=0.4, template=SHORT)
@@ -114,7 +114,7 @@ def test_of_preferences_the_share_of_pairs_in_which_the_chosen_answer_is_likelie
         assert found["examples preferences"][name] == pytest.approx((chosen < rejected).mean())
 
 
-def test_both_read_the_shorter_context_and_what_is_longer_is_left_out(
+def test_both_models_use_the_shorter_context_and_longer_examples_are_skipped(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     long = [{**row, "response": f"{row['response']}{'grey ' * (n % 9)}"} for n, row in enumerate(INSTRUCTIONS)]
@@ -126,7 +126,7 @@ def test_both_read_the_shorter_context_and_what_is_longer_is_left_out(
     assert rows_of(scores)["examples responses"]["items"] == len(fits(held)) < int(held.firsts[-1])
 
 
-def test_the_registered_folder_answers_messages_and_names_what_it_comes_from(
+def test_the_registered_model_answers_messages_and_names_its_lineage(
     made: Made, base: Artifact, examples: Make, tmp_path: Path
 ) -> None:
     rows = examples(INSTRUCTIONS, heldout_share=0.3, template=SHORT)

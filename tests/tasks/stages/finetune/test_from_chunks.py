@@ -61,7 +61,7 @@ def test_the_text_is_learned_and_title_and_headings_are_not(tmp_path: Path) -> N
         }  # fmt: skip
 
 
-def test_a_chunk_without_title_and_headings_is_the_response_alone(tmp_path: Path) -> None:
+def test_a_chunk_without_title_and_headings_is_only_a_response(tmp_path: Path) -> None:
     chunks = chunked(tmp_path, [kept_document("https://m.org/a", "The doors of the museum open at nine.")], parts=1)
     asked, learned = texts_of(chunks, Examples(made(tmp_path, chunks)), 0)
     assert (asked, learned) == ("### Response:\n", "The doors of the museum open at nine.\n<|endoftext|>")
@@ -80,7 +80,7 @@ def test_an_example_of_a_pdf_file_names_page_and_boxes(tmp_path: Path) -> None:
         assert (named["url"], named["pages"], named["boxes"]) == (document["url"], [number + 1], row["boxes"])
 
 
-def test_chunks_are_chosen_by_source_tier_and_kind_and_the_others_counted(tmp_path: Path) -> None:
+def test_chunks_are_selected_by_source_tier_and_kind_and_the_others_counted(tmp_path: Path) -> None:
     code = kept_document("file://code/1", "```\n" + "total = first + second  # of all the doors\n" * 3 + "```", "code")
     chunks = chunked(tmp_path, [*pages(), code])
     rows = rows_of(chunks)
@@ -93,7 +93,7 @@ def test_chunks_are_chosen_by_source_tier_and_kind_and_the_others_counted(tmp_pa
         made(tmp_path / "none", chunks, languages=("eo",))
 
 
-def test_documents_that_were_taken_down_after_the_chunks_were_cut_give_no_example(tmp_path: Path) -> None:
+def test_documents_taken_down_after_chunking_give_no_example(tmp_path: Path) -> None:
     chunks = chunked(tmp_path, pages())
     gone = [row for row in rows_of(chunks) if row["url"] == "https://m1.org/doors"]
     takedown = take_down(tmp_path, urls=("https://m1.org/doors",))

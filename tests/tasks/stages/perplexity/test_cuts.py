@@ -53,7 +53,7 @@ def test_the_same_documents_are_drawn_from_any_number_of_parts_in_any_order(tmp_
 
 
 @pytest.mark.parametrize("units", [1, 4, 30])
-def test_folding_part_by_part_draws_what_looking_at_all_would_draw(units: int) -> None:
+def test_sampling_part_by_part_equals_sampling_all_at_once(units: int) -> None:
     random = np.random.default_rng(units)
     hashes = random.integers(0, 2**63, 400).astype(np.uint64)[random.integers(0, 400, 1000)]
     sizes = (hashes % np.uint64(50)).astype(np.int64)
@@ -69,7 +69,7 @@ def test_folding_part_by_part_draws_what_looking_at_all_would_draw(units: int) -
     assert held["place"].tolist() == wanted.tolist()
 
 
-def test_memory_does_not_grow_with_the_documents_to_draw_from(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path) -> None:
     def peak(parts: int) -> int:
         artifact = extracted(tmp_path / f"{parts}", [f"Document {number}." for number in range(300 * parts)], parts)
         texts_drawn(artifact, Engine())

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.skipif(not LMPLZ, reason=REASON)]
 
 
 @pytest.mark.parametrize(("order", "prune"), [(3, (0, 0, 0)), (4, (0, 0, 1, 1)), (5, (0, 0, 0, 1, 2))])
-def test_lmplz_learns_the_same_model(tmp_path: Path, order: int, prune: tuple[int, ...]) -> None:
+def test_lmplz_estimates_the_same_model(tmp_path: Path, order: int, prune: tuple[int, ...]) -> None:
     texts = babble(2000)
     lines = [" ".join(sentence) for text in texts for sentence in words(text)]
     (tmp_path / "text").write_text("\n".join(lines) + "\n")

@@ -74,7 +74,7 @@ def test_the_same_text_in_other_files_gives_the_same_model(tmp_path: Path, run_s
         assert first.read(f"und/{name}") == second.read(f"und/{name}"), name
 
 
-def test_the_arpa_file_is_the_model(tmp_path: Path, run_stage: Run) -> None:
+def test_the_arpa_file_equals_the_model(tmp_path: Path, run_stage: Run) -> None:
     made = run_stage(STAGE, babble_config(tmp_path))
     path = made.local("und/model.arpa.gz")
     assert len(read_arpa(path).levels) == 3
@@ -109,7 +109,7 @@ def test_a_sample_is_drawn_up_to_its_size_and_another_seed_draws_another() -> No
     assert len(drawn(hashes, sizes, 1, 0)) == 1
 
 
-def test_each_language_gets_a_model_of_its_own(tmp_path: Path, run_stage: Run) -> None:
+def test_each_language_gets_its_own_model(tmp_path: Path, run_stage: Run) -> None:
     json_lines(tmp_path, babble(), "en.jsonl")
     json_lines(tmp_path, [text.replace("w", "v") for text in babble()], "de.jsonl")
     references = tuple(
@@ -122,7 +122,7 @@ def test_each_language_gets_a_model_of_its_own(tmp_path: Path, run_stage: Run) -
     assert {"de/heldout_perplexity", "en/heldout_perplexity"} <= set(made.record.metrics)
 
 
-def test_documents_of_the_corpus_may_be_the_reference_and_set_the_cut_points(tmp_path: Path, run_stage: Run) -> None:
+def test_documents_of_the_corpus_can_be_the_reference_and_set_the_cut_points(tmp_path: Path, run_stage: Run) -> None:
     rows = [kept_document(f"https://a.org/{n}", text, "books") for n, text in enumerate(babble())]
     rows += [kept_document(f"https://b.org/{n}", text, "web") for n, text in enumerate(babble(300, seed=7))]
     reference = Reference(name="books", kind="documents")
@@ -154,13 +154,13 @@ def test_the_cut_points_of_a_language_come_from_documents_in_it_and_others_set_t
     assert said == ['150 documents of the source "web"', '140 documents of the source "web"']
 
 
-def test_too_small_a_corpus_leaves_the_cut_points_to_what_was_held_out(tmp_path: Path, run_stage: Run) -> None:
+def test_for_a_small_corpus_the_cut_points_come_from_held_out_text(tmp_path: Path, run_stage: Run) -> None:
     rows = [kept_document(f"https://b.org/{n}", text) for n, text in enumerate(babble(20, seed=7))]
     made = run_stage(STAGE, babble_config(tmp_path), {"extracted": extracted(tmp_path, rows)})
     assert json.loads(made.read("und/about.json"))["cuts_of"] == "the texts held out"
 
 
-def test_the_card_says_what_the_model_is_made_of(tmp_path: Path, run_stage: Run) -> None:
+def test_the_card_states_the_training_data_of_the_model(tmp_path: Path, run_stage: Run) -> None:
     json_lines(tmp_path, babble())
     reference = Reference(name="tales", kind="jsonl", path=f"{tmp_path}/a.jsonl", licence="CC-BY-4.0")
     made = run_stage(STAGE, PerplexityConfig(references=(reference,), order=3))
@@ -172,21 +172,21 @@ def test_the_card_says_what_the_model_is_made_of(tmp_path: Path, run_stage: Run)
     assert str(tmp_path) not in card
 
 
-def test_texts_of_one_file_each_are_read_in_their_encoding(tmp_path: Path) -> None:
+def test_one_text_per_file_is_read_in_its_encoding(tmp_path: Path) -> None:
     for number, encoding in enumerate(("utf-8", "windows-1252", "utf-16")):
         (tmp_path / f"{number}.txt").write_bytes("Ein Stück, größer als üblich. Mäßig, aber schön.\n".encode(encoding))
     found = units([Reference(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
     assert {text for unit in found for text in unit.texts()} == {"Ein Stück, größer als üblich. Mäßig, aber schön."}
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\0\0\0")
     (unit,) = units([Reference(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
     with pytest.raises(InputError, match=r"picture\.txt is no text"):
         list(unit.texts())
 
 
-def test_references_may_stand_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
+def test_references_can_be_on_an_object_store(tmp_path: Path, s3: S3Server) -> None:
     here = run_stage_in(tmp_path / "here", STAGE, babble_config(tmp_path))
     url = "s3://sluice/test_perplexity"
     for path in (tmp_path / "refs").iterdir():
@@ -204,7 +204,7 @@ def test_files_outside_the_store_are_named_so_that_their_bytes_are_pinned(tmp_pa
     assert files == {"reference:babble": [f"{tmp_path}/refs/a.jsonl", f"{tmp_path}/refs/b.jsonl"]}
 
 
-def test_an_interrupted_run_goes_on_with_the_languages_that_are_missing(tmp_path: Path, run_stage: Run) -> None:
+def test_an_interrupted_run_resumes_with_the_missing_languages(tmp_path: Path, run_stage: Run) -> None:
     json_lines(tmp_path, babble(), "ok.jsonl")
     broken = tmp_path / "zz.jsonl"
     broken.write_text("{")
@@ -223,7 +223,7 @@ def test_an_interrupted_run_goes_on_with_the_languages_that_are_missing(tmp_path
     assert first.stat().st_mtime_ns == made_at
 
 
-def test_a_reference_that_gives_nothing_is_named(tmp_path: Path, run_stage: Run) -> None:
+def test_an_empty_reference_is_named(tmp_path: Path, run_stage: Run) -> None:
     with pytest.raises(InputError, match="no reference text"):
         run_stage(STAGE, PerplexityConfig())
     nowhere = Reference(name="gone", kind="text", path=f"{tmp_path}/gone/*.txt")
@@ -240,7 +240,7 @@ def test_a_reference_that_gives_nothing_is_named(tmp_path: Path, run_stage: Run)
         run_stage(STAGE, PerplexityConfig(references=(corpus,)))
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for wrong in (
         {"prune": (1, 1)},
         {"prune": (0, 2, 1)},
@@ -254,7 +254,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             PerplexityConfig.model_validate(wrong)
 
 
-def test_pruning_thresholds_go_on_for_longer_n_grams() -> None:
+def test_the_last_pruning_threshold_applies_to_longer_n_grams() -> None:
     assert PerplexityConfig(order=5, prune=(0, 0, 1)).thresholds == (0, 0, 1, 1, 1)
     assert PerplexityConfig(order=2, prune=(0, 0, 1)).thresholds == (0, 0)
 
@@ -264,7 +264,7 @@ def better_than(low: np.ndarray, high: np.ndarray) -> float:
     return float(np.mean(low[:, None] < high[None, :]) + 0.5 * np.mean(low[:, None] == high[None, :]))
 
 
-def test_prose_is_more_usual_than_its_words_in_disorder_and_than_rubble(
+def test_prose_has_lower_perplexity_than_shuffled_words_and_noise(
     tmp_path: Path, shared_data: Path, run_stage: Run
 ) -> None:
     references = tuple(

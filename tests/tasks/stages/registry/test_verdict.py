@@ -26,7 +26,7 @@ def judged(*rows: Comparison, read: dict | None = None, seeds: tuple = NONE, **m
     return judge(rows, read or {}, seeds, 0.95, **more)
 
 
-def test_tasks_decide_and_sources_are_guarded() -> None:
+def test_tasks_decide_and_sources_are_guards() -> None:
     better, worse = compared("task", "quiz", 0.01), compared("source", "web", -0.01)
     assert judged(better, compared("source", "web", 0.01)).promoted
     found = judged(better, worse)
@@ -43,7 +43,7 @@ def test_without_tasks_sources_decide() -> None:
     assert found.score.value == pytest.approx(0.0095)
 
 
-def test_a_task_that_the_challenger_has_read_counts_for_nothing_but_its_guard() -> None:
+def test_a_contaminated_task_counts_only_as_a_guard() -> None:
     seen, other = compared("task", "seen", 0.5), compared("task", "other", 0.0)
     assert judged(seen, other).promoted
     found = judged(seen, other, read={"seen": {"items": 3, "documents": 2}, "other": {"items": 0, "documents": 0}})
@@ -54,7 +54,7 @@ def test_a_task_that_the_challenger_has_read_counts_for_nothing_but_its_guard() 
     assert (lost.better, lost.worse) == (True, ("seen",))
 
 
-def test_the_interval_is_not_narrower_than_seeds_allow() -> None:
+def test_the_interval_is_at_least_as_wide_as_the_spread_of_seeds() -> None:
     row = compared("task", "quiz", 0.01)
     values = {("task", "quiz", "bpb"): [1.0, 1.02, 0.98]}
     narrow, one, both = judged(row), judged(row, seeds=(values, {})), judged(row, seeds=(values, values))
@@ -87,12 +87,12 @@ def test_too_few_items_promote_nothing() -> None:
     assert found.score.interval(0.95) == (-math.inf, math.inf)
 
 
-def test_a_guarded_name_that_was_not_compared_is_refused() -> None:
+def test_an_unknown_guard_is_refused() -> None:
     with pytest.raises(InputError, match=r'called "wib".*Did you mean "web"'):
         judged(compared("source", "web", 0.1), guarded=["wib"])
 
 
-def test_the_report_shows_what_counts_and_why() -> None:
+def test_the_report_shows_the_deciding_metrics_with_reasons() -> None:
     rows = [compared("task", "quiz", 0.1), compared("task", "acc", 0.1, metric="acc"), compared("source", "web", -0.1)]
     read = {"quiz": {"items": 2, "documents": 1}, "acc": {"items": 0, "documents": 0}}
     found = judged(*rows, read=read)

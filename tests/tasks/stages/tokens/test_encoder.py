@@ -25,7 +25,7 @@ def test_a_special_token_in_a_text_is_read_as_characters() -> None:
         assert tokenizer.decode(tokens.tolist()) == text
 
 
-def test_gigatoken_gives_the_tokens_of_the_reference() -> None:
+def test_gigatoken_gives_the_same_tokens_as_the_reference() -> None:
     pytest.importorskip("gigatoken", reason="gigatoken is not installed: encoding takes tokenizers")
     reference = Reference(MADE)
     texts = [*PROBES, *HOSTILE]
@@ -62,7 +62,7 @@ def test_an_encoder_that_differs_on_a_checked_document_is_replaced_before_anythi
     assert as_lists(encoder.encode(texts)) == as_lists(Reference(MADE).encode(texts))
 
 
-def test_of_a_long_document_only_the_beginning_is_compared() -> None:
+def test_only_the_beginning_of_a_long_document_is_compared() -> None:
     encoder = Checked(Wrong("rare"), Reference(MADE))
     encoder.check(["a" * 20_000 + "rare"])
     assert encoder.is_fast

@@ -79,9 +79,7 @@ def test_best_fit_wastes_less_than_a_thousandth_of_usual_text() -> None:
 
 
 @pytest.mark.parametrize("method", ["concat", "best_fit"])
-def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(
-    tmp_path: Path, method: Literal["concat", "best_fit"]
-) -> None:
+def test_the_plan_maps_sequences_to_documents_and_back(tmp_path: Path, method: Literal["concat", "best_fit"]) -> None:
     made = tokens_in(tmp_path, method=method)
     shards, plan = ShardSet.open(made.shards), Plan.open(made.plan)
     assert plan.shards == shards.all_names
@@ -101,7 +99,7 @@ def test_the_plan_gives_each_sequence_and_finds_it_from_its_documents(
     assert plan.sequences_of("web", "no-such-train-00000-000", 0) == []
 
 
-def test_a_source_is_packed_in_parts_that_do_not_depend_on_the_workers(
+def test_the_parts_of_a_packed_source_do_not_depend_on_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: Callable
 ) -> None:
     inputs = {"shards": tokens_in(tmp_path, parts=5, encode=EncodeConfig(shard_tokens=700)).shards}
@@ -144,7 +142,7 @@ def test_held_out_documents_are_in_no_sequence(tmp_path: Path) -> None:
     assert not any("heldout" in name for name in names)
 
 
-def test_a_plan_reads_from_a_folder_and_crosses_processes(tmp_path: Path) -> None:
+def test_a_plan_reads_from_a_folder_and_can_be_pickled(tmp_path: Path) -> None:
     made = tokens_in(tmp_path)
     plan = Plan.open(made.plan)
     folder = Plan.read(str(Path(made.plan.local("plan/summary.json")).parent))
@@ -158,7 +156,7 @@ def test_a_plan_reads_from_a_folder_and_crosses_processes(tmp_path: Path) -> Non
         Plan.read("/nonexistent")
 
 
-def test_a_plan_that_is_cut_short_or_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_plan_or_one_of_another_format_is_refused(tmp_path: Path) -> None:
     folder = Path(tokens_in(tmp_path).plan.local("plan/summary.json")).parent
     for name in ("web-00000-slices.npy", "web-00000-first.npy", "web-00000-documents.npy"):
         whole = (folder / name).read_bytes()

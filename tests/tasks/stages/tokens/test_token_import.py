@@ -57,7 +57,7 @@ def importing(path: Path, pattern: str, **more: str) -> EncodeConfig:
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [("megatron", "web-*.idx"), ("huggingface", "data/*-web-*.parquet")])
-def test_what_was_exported_comes_back_with_its_ids_its_pages_and_its_tokens(
+def test_exported_tokens_are_imported_with_ids_pages_and_tokens(
     ours: dict, theirs: tuple, run_stage: Callable, kind: str, pattern: str
 ) -> None:
     config = importing(theirs[0] / kind, pattern)
@@ -72,7 +72,7 @@ def test_what_was_exported_comes_back_with_its_ids_its_pages_and_its_tokens(
     assert {Path(path).name for path in external(config)["tokens:theirs"]} == files  # they count in the fingerprint
 
 
-def test_documents_without_a_name_are_named_by_file_and_place_and_end_with_end_of_text(
+def test_unnamed_documents_are_named_by_file_and_index_and_end_with_end_of_text(
     ours: dict, theirs: tuple, run_stage: Callable, tmp_path: Path
 ) -> None:
     web = list(content(theirs[1].shards, "web").values())

@@ -64,7 +64,7 @@ def trained(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return train(made, tmp_path_factory.mktemp("trained"), small_config())
 
 
-def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trained: Artifact) -> None:
+def test_the_artifact_has_the_milestones_and_the_files_for_trace(made: Made, trained: Artifact) -> None:
     files = ("model.safetensors", "optimizer.safetensors", "state.json")
     milestones = [f"checkpoints/step-{step:08d}/{file}" for step in (6, 12) for file in files]
     steps = [f"{folder}/step-{step:08d}.jsonl" for folder in ("steps", "skipped") for step in (6, 12)]
@@ -79,14 +79,14 @@ def test_the_artifact_holds_the_milestones_and_what_trace_needs(made: Made, trai
     assert trained.record.metrics["epochs/web"] == pytest.approx(read, abs=1 / order.sequences["web"])
 
 
-def test_the_loss_table_has_a_row_per_step_and_no_clock(trained: Artifact) -> None:
+def test_the_loss_table_has_a_row_per_step_without_times(trained: Artifact) -> None:
     table = pq.read_table(io.BytesIO(trained.read("loss.parquet")))
     assert table.column_names == ["step", "loss", "lr", "grad_norm", "tokens"]
     assert table["step"].to_pylist() == list(range(12))
     assert table["loss"][-1].as_py() < table["loss"][0].as_py()
 
 
-def test_the_model_is_what_its_description_says(made: Made, trained: Artifact) -> None:
+def test_the_model_matches_its_description(made: Made, trained: Artifact) -> None:
     weights = trained.local("checkpoints/step-00000012/model.safetensors")
     model, held = model_file.load_model(Path(trained.local("model.json")), Path(weights))
     assert held["parameters"]["total"] == sum(p.numel() for p in model.parameters())
@@ -112,7 +112,7 @@ def test_a_stage_killed_in_the_middle_ends_with_the_same_bytes(made: Made, tmp_p
         ({"replay": ReplayConfig(share=0.5, old=("fr",))}, r"replay\.old"),
     ],
 )
-def test_a_name_that_is_no_value_of_the_plans_column_is_refused_before_anything_runs(
+def test_a_name_missing_in_the_column_of_the_plan_is_refused_before_anything_runs(
     made: Made, tmp_path: Path, settings: dict[str, Any], field: str
 ) -> None:
     by_language = PackConfig(seq_len=32, by="language")

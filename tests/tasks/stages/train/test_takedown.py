@@ -34,7 +34,7 @@ def trained(folder: Path, made: Made, listener: Listener | None = None, **settin
     return commit(output, "train", stage.VERSION, config, refs, report)
 
 
-def test_a_plan_from_before_a_takedown_is_trained_on_without_its_documents(tmp_path: Path) -> None:
+def test_training_on_a_plan_from_before_a_takedown_withholds_its_documents(tmp_path: Path) -> None:
     rows = corpus(60)
     documents_in(tmp_path, rows, 3)
     made = tokens_in(tmp_path, rows)
@@ -53,7 +53,7 @@ def test_a_plan_from_before_a_takedown_is_trained_on_without_its_documents(tmp_p
             assert "withheld_from" not in found
 
 
-def test_a_takedown_during_a_run_is_met_at_a_checkpoint_and_reported_as_read_until_then(tmp_path: Path) -> None:
+def test_a_takedown_during_a_run_applies_at_a_checkpoint_and_earlier_reads_are_reported(tmp_path: Path) -> None:
     rows = corpus(60)
     documents_in(tmp_path, rows, 3)
     made = tokens_in(tmp_path, rows)

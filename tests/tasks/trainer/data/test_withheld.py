@@ -54,7 +54,7 @@ def withhold(folder: Path, batches: Batches, steps: range, every: int = 3) -> di
     return rows
 
 
-def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_changes(made: Made, tmp_path: Path) -> None:
+def test_a_withheld_document_does_not_reach_the_model_and_nothing_else_changes(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path), ALONE)
     batches = trainer.batches
     rows = withhold(tmp_path, batches, range(6))
@@ -85,7 +85,7 @@ def test_nothing_of_a_withheld_document_reaches_the_model_and_nothing_else_chang
     assert met
 
 
-def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_resume_gives_the_same_bytes(
+def test_a_takedown_during_a_run_applies_from_the_next_checkpoint_and_resumes_exactly(
     made: Made, tmp_path: Path
 ) -> None:
     def run(name: str, stop: int | None) -> TrainSpec:
@@ -125,7 +125,7 @@ def test_a_takedown_during_a_run_is_obeyed_from_the_next_checkpoint_on_and_a_res
     assert model.replace("00000006", "00000009") not in same
 
 
-def test_one_rank_and_two_withhold_the_same(made: Made, tmp_path: Path) -> None:
+def test_one_rank_and_two_withhold_the_same_documents(made: Made, tmp_path: Path) -> None:
     one, two = (small_spec(made, tmp_path / ranks, steps=6) for ranks in ("1", "2"))
     for spec in (one, two):
         withhold(Path(spec.out), Batches(spec), range(6))
@@ -183,7 +183,7 @@ def tokens_of_books(trainer: Trainer) -> list[int]:
     return sorted(books - others)
 
 
-def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoilt: Made, tmp_path: Path) -> None:
+def test_a_poisoned_shard_is_blanked_its_documents_are_named_and_the_run_finishes(spoilt: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(spoilt, tmp_path / "whole", keep_checkpoints=9), ALONE)
     tokens = tokens_of_books(trainer)
     poison(trainer, tokens)
@@ -231,7 +231,7 @@ def test_a_poisoned_shard_is_blank_its_documents_are_named_and_the_run_ends(spoi
         pytest.param(4, {"pipeline": 2, "context": 2}, marks=SOAK),
     ],
 )
-def test_in_a_layout_the_documents_are_found_that_one_rank_finds(
+def test_a_sharded_layout_finds_the_same_documents_as_one_rank(
     spoilt: Made, tmp_path: Path, ranks: int, layout: dict[str, int]
 ) -> None:
     model = ModelConfig(layers=4, dim=32, heads=4, kv_heads=2, tie_embeddings=False)
@@ -258,7 +258,7 @@ class Read:
         return {(shard, row) for shard in ("web", "code") for row in (step, step + 1)}
 
 
-def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() -> None:
+def test_a_shard_is_bad_if_most_of_its_recent_documents_spoiled_steps() -> None:
     spoiling = [Mark(step=step, reason="loss_not_finite", rows={"web": (step, step + 1)}) for step in (2, 3)]
     assert shards_to_withhold(spoiling, {"web": [4]}, 4, Read()) == ("web",)  # type: ignore[arg-type]
     assert shards_to_withhold(spoiling[:1], {"web": [3, 4]}, 3, Read()) == (), "twice is not repeatedly"  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ def test_a_shard_is_spoilt_where_most_of_what_it_gave_lately_has_spoilt_steps() 
     assert shards_to_withhold(taken_down, {"web": [4]}, 4, Read()) == ()  # type: ignore[arg-type]
 
 
-def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_the_bound() -> None:
+def test_the_fewest_documents_that_explain_a_spike_are_blamed() -> None:
     usual = [SliceLoss("web", row, 20, 20 * 3.0 + row) for row in range(8)]
     wild = [SliceLoss("web", 20, 12, 12 * 11.0), SliceLoss("code", 3, 5, 5 * 10.0)]
     assert find_poisoned(usual + wild, 3.0, 3.3) == {"code": [3], "web": [20]}
@@ -275,13 +275,13 @@ def test_of_a_spike_the_fewest_documents_are_guilty_that_bring_the_rest_below_th
     assert find_poisoned(usual, 3.0, 3.3) == {}
 
 
-def test_it_is_not_the_documents_where_most_of_the_batch_is_bad() -> None:
+def test_no_document_is_blamed_if_most_of_the_batch_is_bad() -> None:
     bad = [SliceLoss("web", row, 20, math.nan if row < 5 else 60.0) for row in range(8)]
     assert find_poisoned(bad, 0.0, math.inf) == {}
     assert find_poisoned([SliceLoss("web", row, 20, 20 * 9.0) for row in range(8)], 3.0, 3.3) == {}
 
 
-def test_a_document_of_a_spike_is_found_in_the_run(made: Made, tmp_path: Path) -> None:
+def test_the_document_behind_a_spike_is_found_in_a_run(made: Made, tmp_path: Path) -> None:
     step = WINDOW + 4
     trainer = Trainer(small_spec(made, tmp_path, steps=step + 2, checkpoint_every=step + 2, milestones=1), ALONE)
     shard, row, length = places(trainer.batches, step)[2][0]

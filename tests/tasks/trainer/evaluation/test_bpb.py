@@ -43,7 +43,7 @@ def brute_force_bits(model: Transformer, tokens: list[int]) -> float:
     return bits
 
 
-def test_document_bits_equal_a_computation_token_by_token() -> None:
+def test_bits_per_document_equal_a_token_by_token_computation() -> None:
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), VOCABULARY, 1).eval()
     rng = np.random.default_rng(0)
     documents = [
@@ -57,7 +57,7 @@ def test_document_bits_equal_a_computation_token_by_token() -> None:
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 24, 25, 100])
 @pytest.mark.parametrize("context", [1, 2, 7, 16])
-def test_windows_predict_every_token_once_with_half_a_context_at_least(length: int, context: int) -> None:
+def test_windows_predict_every_token_once_with_at_least_half_a_context(length: int, context: int) -> None:
     tokens = np.arange(1, length + 1)
     found = list(evaluation_windows(0, tokens, EOS, context))
     assert [int(label) for one in found for label in one.labels[one.first :]] == tokens.tolist()
@@ -68,7 +68,7 @@ def test_windows_predict_every_token_once_with_half_a_context_at_least(length: i
     assert all(a.labels[-1] < b.labels[-1] for a, b in pairwise(found))
 
 
-def test_a_model_that_knows_nothing_needs_log2_of_the_vocabulary_per_token() -> None:
+def test_a_uniform_model_needs_log2_of_the_vocabulary_per_token() -> None:
     model = build(ModelConfig(layers=1, dim=16, heads=2, kv_heads=1), 64, 0).eval()
     with torch.no_grad():
         model.embedding.weight.zero_()
@@ -76,7 +76,7 @@ def test_a_model_that_knows_nothing_needs_log2_of_the_vocabulary_per_token() -> 
     assert bits_per_byte([document], document_bits(model, [document], EOS, 8)) == pytest.approx(3 * 6 / 9)
 
 
-def test_the_unigram_model_counts_training_tokens_plus_one(tmp_path: Path) -> None:
+def test_the_unigram_model_uses_add_one_smoothing(tmp_path: Path) -> None:
     train = write(tmp_path, TRAIN, [[1, 1, 2, EOS], [1, EOS]], [6, 2])
     held = write(tmp_path, HELDOUT, [[4, 4, 4, EOS]], [3])
     # Counts 2 3 1 0 0, plus one: 3 4 2 1 1 of 11.

@@ -29,7 +29,7 @@ def test_a_spike_is_refused_and_does_not_move_the_bound() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_what_is_not_finite_is_refused_from_the_first_step(number: float) -> None:
+def test_a_non_finite_value_is_refused_from_the_first_step(number: float) -> None:
     assert LossGuard().refusal(number, 1.0) == "loss_not_finite"
     assert LossGuard().refusal(2.0, number) == "gradient_not_finite"
 
@@ -45,7 +45,7 @@ def test_patience_counts_steps_in_a_row() -> None:
         guard.check_refused(99)
 
 
-def test_a_guard_goes_on_from_its_state() -> None:
+def test_a_guard_resumes_from_its_state() -> None:
     losses = falling(2)
     one, other = LossGuard(), LossGuard()
     for loss in losses[:300]:

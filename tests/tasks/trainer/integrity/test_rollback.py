@@ -38,7 +38,7 @@ def run(made: Made, folder: Path, stop: int | None = None) -> TrainSpec:
     return spec
 
 
-def test_a_run_goes_back_before_the_step_that_damaged_the_weights_and_passes_over(made: Made, tmp_path: Path) -> None:
+def test_a_run_rolls_back_before_the_damaging_step_and_skips_it(made: Made, tmp_path: Path) -> None:
     run(made, tmp_path / "whole")
     lines = read_metrics(tmp_path / "whole" / METRICS)
     assert [line["step"] for line in lines] == list(range(24)), "each step once"
@@ -72,7 +72,7 @@ def test_one_checkpoint_is_too_few_for_a_rollback_and_is_refused_with_the_settin
     assert CanaryConfig().training(0).keep_checkpoints >= 2
 
 
-def test_two_checkpoints_are_enough_where_the_newest_one_has_the_damage(made: Made, tmp_path: Path) -> None:
+def test_two_checkpoints_are_enough_if_the_newest_one_is_damaged(made: Made, tmp_path: Path) -> None:
     """The default. Step 5 damages the weights, which are saved, and step 6 is refused."""
     trainer = Trainer(small_spec(made, tmp_path, **SETTINGS), ALONE)
     assert trainer.run.keep_checkpoints == 2
@@ -83,7 +83,7 @@ def test_two_checkpoints_are_enough_where_the_newest_one_has_the_damage(made: Ma
     assert read_metrics(tmp_path / METRICS)[-1]["loss"] is not None
 
 
-def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: Made, tmp_path: Path) -> None:
+def test_a_machine_that_fetches_a_checkpoint_also_fetches_the_previous_one(made: Made, tmp_path: Path) -> None:
     """Step 5 damages the weights, which are saved and copied; then the machine is lost."""
     spec, store = small_spec(made, tmp_path / "here", **SETTINGS), Store(f"memory://{tmp_path.name}")
     trainer, recovery = Trainer(spec, ALONE), Recovery(output_in(store), tmp_path / "here", (24,))
@@ -101,14 +101,14 @@ def test_a_machine_that_fetched_its_checkpoint_has_the_one_before_it_too(made: M
     assert len(read_metrics(tmp_path / "there" / METRICS)) == 24
 
 
-def test_a_run_that_goes_back_too_often_or_has_nothing_to_go_back_to_ends(made: Made, tmp_path: Path) -> None:
+def test_too_many_rollbacks_or_no_target_end_the_run(made: Made, tmp_path: Path) -> None:
     trainer = Trainer(small_spec(made, tmp_path, steps=60, checkpoint_every=2, milestones=1), ALONE)
     damage(trainer, 0)
     with pytest.raises(InputError, match="out of bounds for 10 steps in a row"):
         trainer.train()
 
 
-def test_no_checkpoint_is_gone_back_to_twice_nor_one_before_a_milestone(tmp_path: Path) -> None:
+def test_a_rollback_uses_no_checkpoint_twice_and_none_before_a_milestone(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         save_whole(tmp_path, step, {"w": torch.ones(1)}, {"m": torch.ones(1)}, {})
 

@@ -60,7 +60,7 @@ def exported(folder: Path, model: Transformer, tokenizer: str) -> Path:
     ("tied", "kv_heads", "scaling"),
     [(True, 4, "none"), (False, 2, "none"), (False, 1, "linear"), (True, 2, "llama3"), (False, 2, "yarn")],
 )
-def test_logits_are_equal_and_greedy_texts_the_same_token_for_token(
+def test_logits_and_greedy_tokens_are_equal(
     made: Made, tmp_path: Path, tied: bool, kv_heads: int, scaling: str
 ) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
@@ -84,7 +84,7 @@ def test_logits_are_equal_and_greedy_texts_the_same_token_for_token(
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_long_texts_are_the_same_token_for_token_with_every_setting_at_another_value(
+def test_long_greedy_texts_are_equal_with_every_setting_changed(
     made: Made, tmp_path: Path, tied: bool, scaling: str
 ) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
@@ -104,7 +104,7 @@ def test_long_texts_are_the_same_token_for_token_with_every_setting_at_another_v
         assert logits[:, 1:].argmax(-1).add(1).tolist() == whole[0, begun.shape[1] :].tolist()
 
 
-def test_the_tokenizer_gives_the_tokens_of_ours(made: Made, tmp_path: Path) -> None:
+def test_the_exported_tokenizer_gives_the_same_tokens(made: Made, tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     text = made.tokenizer.read("tokenizer.json").decode()
@@ -120,7 +120,7 @@ def test_the_tokenizer_gives_the_tokens_of_ours(made: Made, tmp_path: Path) -> N
             assert theirs.decode(ids[1:half]) == ours.decode(ids[1:half])
 
 
-def test_end_of_text_is_one_token_where_it_is_meant_and_hidden_where_asked(made: Made, tmp_path: Path) -> None:
+def test_end_of_text_is_one_token_and_can_be_skipped_in_decoding(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
     theirs = AutoTokenizer.from_pretrained(folder)
@@ -131,7 +131,7 @@ def test_end_of_text_is_one_token_where_it_is_meant_and_hidden_where_asked(made:
     assert theirs(["a", "b"]).input_ids == [theirs("a").input_ids, theirs("b").input_ids]
 
 
-def test_a_setting_that_the_llama_layout_does_not_have_is_refused_by_name() -> None:
+def test_a_setting_without_a_llama_equivalent_is_refused_by_name() -> None:
     class Wider(ModelConfig):
         window: int = 0
         """Positions that a token attends to."""
@@ -141,7 +141,7 @@ def test_a_setting_that_the_llama_layout_does_not_have_is_refused_by_name() -> N
         llama_config(Wider(window=128), 300, SEQ_LEN, 0)
 
 
-def test_gguf_has_shape_tokens_and_weights_with_queries_and_keys_in_pairs(made: Made, tmp_path: Path) -> None:
+def test_gguf_has_shape_tokens_and_weights_with_permuted_queries_and_keys(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     vocabulary = json.loads(text)["model"]["vocab"]
     model = model_of(False, 2, "none", len(vocabulary))
@@ -168,7 +168,7 @@ def test_gguf_has_shape_tokens_and_weights_with_queries_and_keys_in_pairs(made: 
     np.testing.assert_array_equal(weights["blk.2.attn_k.weight"], pairwise(ours["layers.2.attention.wk.weight"], 2))
 
 
-def test_gguf_refuses_what_it_could_not_say(made: Made, tmp_path: Path) -> None:
+def test_gguf_refuses_unsupported_settings(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 2, "yarn", 300), text)
     with pytest.raises(InputError, match="kind = yarn is not written to GGUF"):

@@ -46,7 +46,7 @@ def side_by_side(*nodes: Callable[[], None]) -> None:
         raise failed[0]
 
 
-def test_a_node_leaves_once_its_result_is_written_however_slow_the_store() -> None:
+def test_a_node_exits_only_after_its_result_is_written_to_a_slow_store() -> None:
     port, left = free_port(), threading.Event()
     received: list[NodeResult | None] = []
 

@@ -79,7 +79,7 @@ def test_no_trainer_outlives_a_parent_that_was_killed(made: Made, tmp_path: Path
     until(lambda: not trainers(spec) and not trainers(spec, "tasks.trainer.launch.agent"), 20)
 
 
-def test_trainers_end_with_the_pipe_that_their_parent_held(made: Made, tmp_path: Path) -> None:
+def test_trainers_exit_when_the_pipe_of_their_parent_closes(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     command, environment = training_command(str(write(spec)), 1), {**os.environ, PARENT_PIPE: "stdin"}
     agent = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
@@ -114,7 +114,7 @@ def test_killed_ranks_resume_and_end_with_the_same_bytes(made: Made, tmp_path: P
 
 
 @pytest.mark.soak
-def test_twenty_kills_of_ranks_and_agents_leave_no_trace(made: Made, tmp_path: Path) -> None:
+def test_twenty_kills_of_ranks_and_agents_change_no_byte(made: Made, tmp_path: Path) -> None:
     settings = {"steps": 640, "checkpoint_every": 20, "milestones": 1}
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
     train_local(whole, lambda step, values: None, 1)
@@ -151,7 +151,7 @@ def test_sigterm_saves_and_ends_with_143(made: Made, tmp_path: Path) -> None:
     assert isinstance(explain(143, tmp_path), TransientError)
 
 
-def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made: Made, tmp_path: Path) -> None:
+def test_a_rank_stopped_before_training_is_not_restarted(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     agent = subprocess.Popen(training_command(str(write(spec)), 1), stdin=subprocess.DEVNULL)
     until(lambda: trainers(spec))
@@ -160,7 +160,7 @@ def test_a_rank_that_is_told_to_stop_before_it_trains_is_not_started_again(made:
     assert not trainers(spec)
 
 
-def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
+def test_a_stopping_parent_waits_for_the_checkpoint(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path, steps=LONG, checkpoint_every=LONG)
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(write(spec)), "1"])
     until(lambda: steps_done(spec) > 2)
@@ -171,7 +171,7 @@ def test_a_parent_that_is_told_to_stop_waits_for_the_checkpoint(made: Made, tmp_
     assert not trainers(spec)
 
 
-def test_a_run_that_cannot_work_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
+def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path) -> None:
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
         train_local(spec, lambda step, values: None, 2)
@@ -193,7 +193,7 @@ def test_an_error_in_the_caller_ends_the_run_with_a_checkpoint(made: Made, tmp_p
     assert not trainers(spec)
 
 
-def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_not_retried(tmp_path: Path) -> None:
     failure.record(tmp_path, 1, ValueError("a  bug"))
     failure.record(tmp_path, 0, OSError(errno.ENOSPC, "No space left on device"))
     error = explain(2, tmp_path)
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_as_one_and_not_tried_again(tmp_path: Path) -> None:
     assert failure.recorded(tmp_path) == []
 
 
-def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:
+def test_a_crash_is_reported_in_one_line_with_the_last_lines_of_the_log(tmp_path: Path) -> None:
     (tmp_path / LOG).write_text("one\n\ntwo\nMemoryError: no luck\n")
     error = explain(1, tmp_path)
     assert "exit code 1: one | two | MemoryError: no luck" in str(error)
@@ -211,7 +211,7 @@ def test_a_crash_is_told_in_one_line_with_the_last_lines_of_the_log(tmp_path: Pa
     assert "memory" in str(explain(137, tmp_path))
 
 
-def test_the_command_does_not_depend_on_where_it_runs(tmp_path: Path) -> None:
+def test_the_command_does_not_depend_on_the_working_directory(tmp_path: Path) -> None:
     assert training_command("spec.json", 8)[1:] == [
         "-m",
         "tasks.trainer.launch.agent",

@@ -45,7 +45,7 @@ def test_packed_documents_attend_as_each_does_alone(kernel: Kernel) -> None:
 
 @flex_warns
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
-def test_what_a_document_says_changes_no_bit_of_another(kernel: Kernel) -> None:
+def test_the_content_of_a_document_changes_no_bit_of_another(kernel: Kernel) -> None:
     documents = packed()
     q, k, v = heads_of(documents)
     before = kernel(documents, None)(q, k, v)
@@ -59,7 +59,7 @@ def test_what_a_document_says_changes_no_bit_of_another(kernel: Kernel) -> None:
 
 
 @flex_warns
-def test_a_rank_with_some_positions_computes_their_rows_of_the_whole() -> None:
+def test_a_context_parallel_rank_computes_its_rows_of_the_whole() -> None:
     documents = packed()
     q, k, v = heads_of(documents)
     whole = sdpa_mask(documents)(q, k, v)
@@ -69,7 +69,7 @@ def test_a_rank_with_some_positions_computes_their_rows_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("length", [3 * BLOCK, 2 * BLOCK + 1])
-def test_blocks_are_skipped_computed_whole_or_masked_as_the_mask_says(length: int) -> None:
+def test_attention_blocks_are_skipped_full_or_masked_according_to_the_mask(length: int) -> None:
     documents = packed(((200, length - 200), (length,)))
     blocks = -(-length // BLOCK)
     padded = F.pad(document_mask(documents)[:, 0], (0, blocks * BLOCK - length, 0, blocks * BLOCK - length))
@@ -81,7 +81,7 @@ def test_blocks_are_skipped_computed_whole_or_masked_as_the_mask_says(length: in
     assert torch.equal(mask.to_dense()[:, 0], (seen > 0).int())
 
 
-def test_cu_seqlens_are_where_documents_begin_and_then_the_end() -> None:
+def test_cu_seqlens_are_the_document_starts_and_the_end() -> None:
     documents = packed()
     begins = [
         row * documents.shape[1] + index
@@ -94,7 +94,7 @@ def test_cu_seqlens_are_where_documents_begin_and_then_the_end() -> None:
     assert found.tolist() == begins + [documents.numel()] * (MIN_DOCUMENTS + 1 - len(begins))
 
 
-def test_batches_with_other_documents_have_cu_seqlens_of_few_shapes() -> None:
+def test_cu_seqlens_have_few_distinct_shapes_over_batches() -> None:
     counts = [1, 7, MIN_DOCUMENTS, MIN_DOCUMENTS + 1, 30, 2 * MIN_DOCUMENTS]
     found = [cu_seqlens(torch.arange(64)[None].clamp(max=count - 1)) for count in counts]
     assert [len(one) - 1 for one in found] == [MIN_DOCUMENTS] * 3 + [2 * MIN_DOCUMENTS] * 3
@@ -115,21 +115,21 @@ def by_document(
     )
 
 
-def test_varlen_lays_documents_end_to_end_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_varlen_packs_and_unpacks_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.trainer.model.varlen.varlen_attn", by_document)
     documents = packed()
     q, k, v = heads_of(documents)
     torch.testing.assert_close(varlen(documents)(q, k, v), sdpa_mask(documents)(q, k, v), atol=2e-6, rtol=1e-5)
 
 
-def test_varlen_refuses_a_part_of_the_positions() -> None:
+def test_varlen_refuses_partial_positions() -> None:
     with pytest.raises(InputError, match="whole sequences"):
         varlen(packed(), torch.arange(4))
 
 
 @flex_warns
 @pytest.mark.parametrize("kernel", [sdpa_mask, flex])
-def test_a_compiled_layer_serves_batches_with_other_documents(kernel: Kernel) -> None:
+def test_a_compiled_layer_is_reused_for_other_batches(kernel: Kernel) -> None:
     config = ModelConfig(layers=1, dim=32, heads=4, kv_heads=2)
     layer = TransformerBlock(config)
     torch._dynamo.reset()
@@ -143,14 +143,14 @@ def test_a_compiled_layer_serves_batches_with_other_documents(kernel: Kernel) ->
             )
 
 
-def test_a_cpu_trains_with_the_reference() -> None:
+def test_cpu_training_uses_the_reference_kernel() -> None:
     assert best_kernel(torch.device("cpu"), torch.float32) is sdpa_mask
 
 
 @on_gpu
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("kernel", [flex, varlen])
-def test_kernels_of_a_gpu_have_the_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int) -> None:
+def test_gpu_kernels_match_outputs_and_gradients_of_the_reference(kernel: Kernel, heads: int) -> None:
     documents = packed().cuda()
     q, k, v = (tensor.cuda().bfloat16() for tensor in heads_of(documents, 64))
     inputs = (q, k.repeat_interleave(heads // 2, dim=1), v.repeat_interleave(heads // 2, dim=1))

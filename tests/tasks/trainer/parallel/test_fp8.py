@@ -33,7 +33,7 @@ def passes(layer: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, T
     return out.detach(), *torch.autograd.grad(out, (x, next(layer.parameters())), grad)
 
 
-def test_whole_numbers_that_fp8_holds_are_multiplied_exactly() -> None:
+def test_integers_representable_in_fp8_are_multiplied_exactly() -> None:
     # Scaled by 448 / 7 and 57344 / 7, both powers of two, the whole numbers up to 7 are numbers of e4m3 and e5m2.
     generator = torch.Generator().manual_seed(0)
     x, weight, grad = (
@@ -46,7 +46,7 @@ def test_whole_numbers_that_fp8_holds_are_multiplied_exactly() -> None:
         assert torch.equal(found, expected)
 
 
-def test_other_numbers_are_multiplied_to_a_few_percent() -> None:
+def test_other_numbers_are_multiplied_within_a_few_percent() -> None:
     torch.manual_seed(0)
     plain, narrow = pair(64, 128)
     x, grad = torch.randn(64, 128), torch.randn(64, 64)
@@ -64,7 +64,7 @@ def test_the_scale_follows_the_tensor() -> None:
     assert not zeros.float().any()
 
 
-def test_hidden_matrices_are_in_fp8_and_embedding_head_and_odd_ones_are_not() -> None:
+def test_only_hidden_matrices_of_suitable_shape_use_fp8() -> None:
     model = build(ModelConfig(layers=1, dim=48, heads=6, kv_heads=1, tie_embeddings=False), 40, 0)
     before = {name: parameter for name, parameter in model.named_parameters()}
     use_fp8(model.layers, CPU)
@@ -74,7 +74,7 @@ def test_hidden_matrices_are_in_fp8_and_embedding_head_and_odd_ones_are_not() ->
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
 
 
-def test_under_autocast_the_output_has_its_dtype_and_the_gradient_that_of_the_weight() -> None:
+def test_under_autocast_outputs_have_its_dtype_and_gradients_that_of_the_weight() -> None:
     _, narrow = pair(32, 48)
     x = torch.randn(16, 48)
     with torch.autocast("cpu", torch.bfloat16):
@@ -84,7 +84,7 @@ def test_under_autocast_the_output_has_its_dtype_and_the_gradient_that_of_the_we
     assert narrow[0].weight.grad.dtype == torch.float32
 
 
-def test_rows_that_do_not_fit_are_refused() -> None:
+def test_unsupported_row_counts_are_refused() -> None:
     _, narrow = pair(32, 48)
     with pytest.raises(InputError, match="17 positions"):
         narrow(torch.randn(17, 48))

@@ -32,7 +32,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_path: Path) -> None:
+def test_the_estimate_is_within_15_percent_of_the_measurement(name: str, tmp_path: Path) -> None:
     ranks, layout, settings = LAYOUTS[name]
     (tmp_path / "job.json").write_text(json.dumps({"layout": layout, "settings": settings}))
     # Memory that is freed goes back to the system, so that the peak is that of the tensors that are alive.
@@ -59,7 +59,7 @@ def test_the_estimate_is_within_15_percent_of_what_is_measured(name: str, tmp_pa
     assert sum(parts.values()) == pytest.approx(measured, rel=0.15)
 
 
-def test_state_is_shared_as_the_layout_says() -> None:
+def test_state_is_sharded_according_to_the_layout() -> None:
     run = TrainConfig(model=ModelConfig(layers=24, dim=2048, heads=16, kv_heads=16), precision="bf16")
     shape = ModelShape.of(run.model, 32768)
     total = shape.weights["total"]

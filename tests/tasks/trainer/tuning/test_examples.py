@@ -64,7 +64,7 @@ def batches(tmp_path: Path) -> ExampleBatches:
     return ExampleBatches(spec_of(artifact(tmp_path)))
 
 
-def test_a_label_is_the_next_token_where_that_is_learned(batches: ExampleBatches) -> None:
+def test_a_label_is_the_next_token_if_that_is_learned(batches: ExampleBatches) -> None:
     found = [batches.examples[number] for number in batches.examples.numbers(0)]
     tokens, labels, documents = batches._row(found)
     at = 0
@@ -79,7 +79,7 @@ def test_a_label_is_the_next_token_where_that_is_learned(batches: ExampleBatches
     assert at <= SEQ_LEN
 
 
-def test_prompt_tokens_give_no_gradient_exactly(batches: ExampleBatches) -> None:
+def test_prompt_tokens_give_exactly_zero_gradient(batches: ExampleBatches) -> None:
     """The gradient is that of the response's labels alone, computed from the logits by another way, to the bit 0."""
     part = batches.microbatches(0, [0])[0]
     model = build(MODEL, VOCABULARY, 0)
@@ -109,7 +109,7 @@ def test_every_sequence_is_read_once_in_an_epoch_and_names_its_rows(batches: Exa
     assert {one["file"] for one in seen} == {"first.jsonl", "second.jsonl"}
 
 
-def test_a_spoilt_example_is_hidden_and_nothing_else(batches: ExampleBatches) -> None:
+def test_only_a_bad_example_is_masked(batches: ExampleBatches) -> None:
     part, slices = batches.microbatches(0, [0])[0], batches.slices_of(0, 0)
     gone = [np.arange(len(found)) == 1 for found in slices]
     after = blank_slices(part, slices, gone, EOS)

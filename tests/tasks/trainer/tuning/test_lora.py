@@ -83,7 +83,7 @@ def test_zero_stays_zero() -> None:
 
 @pytest.mark.oracle("bitsandbytes")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_codes_scales_and_error_are_those_of_bitsandbytes(shape: tuple[int, ...]) -> None:
+def test_codes_scales_and_error_equal_those_of_bitsandbytes(shape: tuple[int, ...]) -> None:
     import bitsandbytes.functional as bitsandbytes
 
     given = weight(shape)
@@ -98,7 +98,7 @@ def test_codes_scales_and_error_are_those_of_bitsandbytes(shape: tuple[int, ...]
     torch.testing.assert_close((given - ours).norm(), (given - theirs).norm())
 
 
-def test_gradients_flow_through_and_not_to_the_weight() -> None:
+def test_gradients_flow_through_but_not_to_the_quantized_weight() -> None:
     linear = Nf4Linear(weight((24, 40)))
     x = torch.randn(5, 40, requires_grad=True)
     linear(x).square().sum().backward()

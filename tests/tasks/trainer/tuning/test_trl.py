@@ -52,7 +52,7 @@ def trainer_of(policy: LlamaForCausalLM, reference: LlamaForCausalLM, folder: Pa
 
 
 @pytest.mark.oracle("trl")
-def test_loss_and_gradient_are_those_of_trl(tmp_path: Path) -> None:
+def test_loss_and_gradient_equal_those_of_trl(tmp_path: Path) -> None:
     policy, reference = model(), build(MODEL, VOCABULARY, 1)
     policy.keep_reference()
     with torch.no_grad():

@@ -59,14 +59,14 @@ def silent_server():
         yield f"127.0.0.1:{one.getsockname()[1]}"
 
 
-def test_both_families_are_asked_for_and_ipv4_comes_first():
+def test_both_address_families_are_queried_and_ipv4_comes_first():
     zone = {"both.example": addresses("both.example", "2606:4700::1", "1.1.1.1")}
     with NameServer(zone) as server:
         assert with_resolver(lambda one: found(one, "both.example"), server.address) == ["1.1.1.1", "2606:4700::1"]
         assert with_resolver(lambda one: found(one, "both.example", socket.AF_INET), server.address) == ["1.1.1.1"]
 
 
-def test_an_answer_is_kept_for_its_own_time_and_no_longer(short_lives):
+def test_an_answer_is_cached_for_its_ttl(short_lives):
     async def work(resolver):
         for _ in range(3):
             await found(resolver, "short.example")
@@ -85,7 +85,7 @@ def test_an_answer_is_kept_for_its_own_time_and_no_longer(short_lives):
         assert server.times("long.example") == 1
 
 
-def test_the_life_of_an_answer_has_bounds():
+def test_the_ttl_of_an_answer_is_bounded():
     async def work(resolver):
         await found(resolver, "zero.example")
         await found(resolver, "zero.example")
@@ -104,7 +104,7 @@ def test_the_life_of_an_answer_has_bounds():
     assert 3599 < left["year.example"] <= 3600
 
 
-def test_the_shortest_life_on_the_way_to_an_address_counts():
+def test_the_shortest_ttl_of_a_cname_chain_applies():
     async def work(resolver):
         assert await found(resolver, "www.example") == ["1.1.1.1"]
         return next(iter(resolver._cache.values())).expires_at - time.monotonic()
@@ -114,7 +114,7 @@ def test_the_shortest_life_on_the_way_to_an_address_counts():
         assert 119 < with_resolver(work, server.address) <= 120
 
 
-def test_a_name_is_asked_for_once_however_many_wait():
+def test_concurrent_lookups_of_a_name_make_one_query():
     async def work(resolver):
         return await asyncio.gather(*(found(resolver, "slow.example") for _ in range(50)))
 
@@ -127,7 +127,7 @@ def test_a_name_is_asked_for_once_however_many_wait():
     assert answers == [["1.1.1.1"]] * 50
 
 
-def test_one_who_stops_waiting_does_not_end_it_for_the_others():
+def test_cancelling_one_lookup_does_not_cancel_the_others():
     async def work(resolver):
         hasty = asyncio.ensure_future(found(resolver, "slow.example"))
         patient = asyncio.ensure_future(found(resolver, "slow.example"))
@@ -140,7 +140,7 @@ def test_one_who_stops_waiting_does_not_end_it_for_the_others():
         assert server.times("slow.example") == 1
 
 
-def test_a_name_that_does_not_exist_is_remembered_for_a_while(short_lives):
+def test_negative_answers_are_cached(short_lives):
     async def work(resolver):
         for _ in range(3):
             with pytest.raises(NoAddressError, match=r"none\.example does not exist"):
@@ -154,7 +154,7 @@ def test_a_name_that_does_not_exist_is_remembered_for_a_while(short_lives):
         assert server.times("none.example") == 2
 
 
-def test_the_memory_of_names_is_bounded(monkeypatch):
+def test_the_dns_cache_is_bounded(monkeypatch):
     async def work(resolver):
         for number in range(20):
             await found(resolver, f"n{number}.example")
@@ -166,18 +166,18 @@ def test_the_memory_of_names_is_bounded(monkeypatch):
         assert with_resolver(work, server.address) == [f"n{number}.example" for number in range(15, 20)]
 
 
-def test_when_the_first_server_is_silent_the_second_is_asked(short_lives, silent_server):
+def test_the_second_server_is_queried_if_the_first_is_silent(short_lives, silent_server):
     with NameServer({"a.example": addresses("a.example", "1.1.1.1")}) as second:
         assert with_resolver(lambda one: found(one, "a.example"), silent_server, second.address) == ["1.1.1.1"]
 
 
-def test_when_the_first_server_is_not_there_the_second_is_asked(short_lives):
+def test_the_second_server_is_queried_if_the_first_is_unreachable(short_lives):
     with NameServer({"a.example": addresses("a.example", "1.1.1.1")}) as second:
         first = f"127.0.0.1:{unused_port()}"
         assert with_resolver(lambda one: found(one, "a.example"), first, second.address) == ["1.1.1.1"]
 
 
-def test_when_the_first_server_cannot_say_the_second_is_asked_and_the_first_stays_in():
+def test_the_second_server_is_queried_on_servfail_and_the_first_stays_in_use():
     async def work(resolver):
         for number in range(8):
             await found(resolver, f"n{number}.example")
@@ -191,7 +191,7 @@ def test_when_the_first_server_cannot_say_the_second_is_asked_and_the_first_stay
         assert [first.times(name) for name in names] == [1] * 8
 
 
-def test_a_server_that_keeps_failing_is_left_out_and_comes_back(short_lives):
+def test_a_failing_server_is_suspended_and_used_again_later(short_lives):
     down = True
 
     def maybe(kind, _):
@@ -223,7 +223,7 @@ def test_a_server_that_keeps_failing_is_left_out_and_comes_back(short_lives):
         with_resolver(work, first.address, second.address)
 
 
-def test_when_every_server_is_left_out_they_are_asked_all_the_same(short_lives):
+def test_suspended_servers_are_queried_if_no_other_is_available(short_lives):
     down = True
 
     async def work(resolver):
@@ -241,7 +241,7 @@ def test_when_every_server_is_left_out_they_are_asked_all_the_same(short_lives):
         with_resolver(work, server.address)
 
 
-def test_one_family_that_never_answers_does_not_hide_the_other(short_lives):
+def test_a_silent_address_family_does_not_hide_the_other(short_lives):
     def only_ipv4(kind, _):
         return addresses("a.example", "1.1.1.1") if kind == "A" else Said(silent=True)
 
@@ -249,7 +249,7 @@ def test_one_family_that_never_answers_does_not_hide_the_other(short_lives):
         assert with_resolver(lambda one: found(one, "a.example"), server.address) == ["1.1.1.1"]
 
 
-def test_a_machine_without_name_servers_asks_its_system(monkeypatch):
+def test_without_name_servers_the_system_resolver_is_used(monkeypatch):
     monkeypatch.setattr(dns, "_system_servers", lambda: ())
     assert with_resolver(lambda one: found(one, "localhost", socket.AF_INET)) == ["127.0.0.1"]
 
@@ -286,7 +286,7 @@ def reason_of(zone, name="a.example", timeout_s=3.0):
     ],
     ids=lambda them: f"{them[0]} .. {them[-1]}",
 )
-def test_a_name_with_an_inside_address_is_refused_as_a_whole(them):
+def test_a_name_with_any_private_address_is_refused(them):
     assert reason_of({"a.example": addresses("a.example", *them)})[0] == "private_address"
 
 
@@ -307,21 +307,21 @@ def test_a_loop_of_aliases_ends():
     assert len(asked) <= 4
 
 
-def test_a_name_that_does_not_exist_and_one_that_no_server_knows():
+def test_nxdomain_and_servfail_are_distinguished():
     assert reason_of({})[0] == "dns"
     assert reason_of({"a.example": Said(code=SERVFAIL)})[0] == "dns"
     assert reason_of({"a.example": Said()})[0] == "dns"
 
 
-def test_an_answer_that_comes_too_late_is_a_timeout():
+def test_a_late_answer_is_a_timeout():
     assert reason_of({"a.example": Said(silent=True)}, timeout_s=0.5)[0] == "timeout"
 
 
-def test_a_name_server_that_never_answers_is_given_up(short_lives):
+def test_a_name_server_that_never_answers_times_out(short_lives):
     assert reason_of({"a.example": Said(silent=True)}, timeout_s=20.0)[0] == "dns"
 
 
-def test_a_name_that_turns_private_is_refused_when_its_answer_has_run_out(short_lives):
+def test_a_name_that_becomes_private_is_refused_after_its_ttl(short_lives):
     def rebinding(kind, before):
         return Said() if kind == "AAAA" else addresses("r.example", "127.0.0.1" if before else "1.1.1.1", ttl=0)
 
@@ -336,7 +336,7 @@ def test_a_name_that_turns_private_is_refused_when_its_answer_has_run_out(short_
         with_resolver(work, server.address)
 
 
-def test_a_request_looks_up_once_and_goes_to_the_checked_address(monkeypatch):
+def test_a_request_resolves_once_and_connects_to_the_checked_address(monkeypatch):
     """The connection goes where the check looked, though every further answer would be another address."""
 
     def moving(kind, before):
@@ -356,11 +356,11 @@ def test_a_request_looks_up_once_and_goes_to_the_checked_address(monkeypatch):
     assert (answer.status, answer.address) == (200, "127.0.0.1")
 
 
-def test_names_of_this_machine_never_reach_a_name_server():
+def test_localhost_names_never_reach_a_name_server():
     assert reason_of({}, "docs.localhost")[1] == []
 
 
-def test_unused_kinds_of_records_are_not_addresses():
+def test_other_record_types_are_not_addresses():
     odd = Said([("a.example", CNAME, 60, "b.example"), ("b.example", AAAA, 60, "2606:4700::1")])
     with NameServer({"a.example": odd}) as server:
         assert with_resolver(lambda one: found(one, "a.example"), server.address) == ["2606:4700::1"]

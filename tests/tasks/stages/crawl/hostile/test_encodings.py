@@ -57,7 +57,7 @@ def unreadable():
     }
 
 
-def test_a_body_is_read_as_far_as_is_safe_and_kept_as_it_came(web, crawl):
+def test_a_body_is_decoded_within_limits_and_stored_as_received(web, crawl):
     def hosts(bodies):
         return {name: web.host(page(body, f"Content-Encoding: {coding}")) for name, (body, coding) in bodies.items()}
 
@@ -74,7 +74,7 @@ def test_a_body_is_read_as_far_as_is_safe_and_kept_as_it_came(web, crawl):
     assert {name for name, host in every.items() if "/found" in host.paths()} == set(bodies)
 
 
-def test_a_bomb_that_is_large_on_the_wire_is_cut(web, crawl):
+def test_a_bomb_that_is_large_on_the_wire_is_truncated(web, crawl):
     # 4 MiB of gzip that would be 4 GiB.
     block = gzip.compress(b"\0" * (64 << 20))
     body = block * (1 + (4 << 20) // len(block))

@@ -67,7 +67,7 @@ SHORT = {
 }
 
 
-def test_what_is_no_http_is_refused_and_what_never_ends_is_cut(web, crawl):
+def test_non_http_is_refused_and_endless_responses_are_truncated(web, crawl):
     refused = {name: web.host(answer) for name, answer in PROTOCOL.items()}
     slow = {name: web.host(answer) for name, answer in SLOW.items()}
     cut = {name: web.host(answer) for name, answer in ENDLESS.items()}
@@ -87,7 +87,7 @@ def test_what_is_no_http_is_refused_and_what_never_ends_is_cut(web, crawl):
         assert host.sent < 40 << 20, name
 
 
-def test_an_honest_answer_with_odd_but_harmless_parts_is_kept(web, crawl):
+def test_a_valid_response_with_unusual_parts_is_kept(web, crawl):
     answers = {
         "interim responses": b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\n\r\n" + page(b"x"),
         "chunk extension": CHUNKED + b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n",
@@ -130,7 +130,7 @@ def fetch(url, monkeypatch=None, **settings):
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"])
-def test_proxies_of_the_environment_are_not_used(web, monkeypatch, variable):
+def test_proxy_variables_are_ignored(web, monkeypatch, variable):
     proxy = web.host(page(b"from the proxy"))
     site = web.host(page(b"from the site"))
     monkeypatch.setenv(variable, proxy.url())
@@ -138,7 +138,7 @@ def test_proxies_of_the_environment_are_not_used(web, monkeypatch, variable):
     assert proxy.connections == 0
 
 
-def test_a_password_file_of_the_user_is_not_sent(web, monkeypatch, tmp_path):
+def test_netrc_credentials_are_not_sent(web, monkeypatch, tmp_path):
     file = tmp_path / "netrc"
     file.write_text("machine 127.0.0.1 login user password secret\n")
     file.chmod(0o600)
@@ -158,7 +158,7 @@ def test_cookies_are_not_kept(web):
     assert b"Cookie" not in asyncio.run(run()).request
 
 
-def test_a_connection_to_an_inside_address_carries_no_request(web, monkeypatch):
+def test_no_request_is_sent_over_a_connection_to_a_private_address(web, monkeypatch):
     """The last of three checks, alone: as if the two before it had been passed by."""
     site = web.host(page(b"x"))
     monkeypatch.setattr("tasks.stages.crawl.http.client.refusal", lambda *_, **__: None)
@@ -173,7 +173,7 @@ def test_a_connection_to_an_inside_address_carries_no_request(web, monkeypatch):
     assert site.requests == []
 
 
-def test_a_port_that_takes_no_connection_is_a_reason():
+def test_a_refused_connection_is_a_reason():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(FetchError) as caught:

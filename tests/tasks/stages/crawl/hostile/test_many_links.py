@@ -23,7 +23,7 @@ def linked(count, length):
 
 
 @pytest.mark.soak
-def test_links_without_number_take_bounded_memory(web, tmp_path):
+def test_countless_links_take_bounded_memory(web, tmp_path):
     host = web.host(linked(5000, 800))
     config = {"seeds": [host.url()], "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1}
     found = crawl_in(tmp_path / "store", {**config, "max_pages_per_host": PAGES})

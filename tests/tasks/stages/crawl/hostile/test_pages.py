@@ -99,7 +99,7 @@ def test_a_page_of_any_form_is_read_in_bounded_time_and_memory(kept):
 
 
 @pytest.mark.soak
-def test_a_page_that_a_parser_is_slow_on_does_not_stall_the_fetch(kept):
+def test_a_page_that_slows_the_parser_does_not_stall_the_fetch(kept):
     hosts, found = kept(slow())
     assert found.reasons(hosts) == dict.fromkeys(hosts, "")
     assert "/found" in hosts["15k attributes of one small page"].paths()
@@ -121,7 +121,7 @@ def test_entities_of_a_document_are_neither_expanded_nor_fetched(web, kept):
     assert bait.connections == 0
 
 
-def test_a_body_of_100_mb_is_cut(web, crawl):
+def test_a_body_of_100_mb_is_truncated(web, crawl):
     host = web.host(page(FOUND + b"text " * (20 << 20)))
     found = crawl(host, max_depth=1, max_body_bytes=8 * MIB)
     assert (found.captures[host.url()]["bytes"], found.captures[host.url()]["truncated"]) == (8 * MIB, True)
@@ -132,7 +132,7 @@ def test_a_body_of_100_mb_is_cut(web, crawl):
 CHARSETS = ("utf-7", "no-such", "rot13", "idna", "unicode_escape", "zlib", "utf-16", "utf-8" * 1000)
 
 
-def test_a_charset_of_the_header_that_is_no_text_does_no_harm(web, crawl):
+def test_an_invalid_charset_in_the_header_is_ignored(web, crawl):
     hosts = {charset: web.host(page(FOUND, kind=f"text/html; charset={charset}")) for charset in CHARSETS}
     hosts["a NUL"] = web.host(page(FOUND, kind="text/html; charset=utf-8\0"))
     found = crawl(*hosts.values(), max_depth=1)

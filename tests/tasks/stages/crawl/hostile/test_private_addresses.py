@@ -35,7 +35,7 @@ def in_a_network_of_its_own(store, module="private_net"):
     return json.loads(done.stdout)
 
 
-def test_no_request_reaches_an_inside_address(tmp_path):
+def test_no_request_reaches_a_private_address(tmp_path):
     (tmp_path / "store").mkdir()
     found = in_a_network_of_its_own(tmp_path / "store")
     assert found["servers"] == 17 * 3 + 5
@@ -64,7 +64,7 @@ def test_no_request_reaches_an_inside_address(tmp_path):
     assert {url: reasons[url] for url in rest if reasons[url] != "redirect_broken"} == {}
 
 
-def test_a_host_that_the_recipe_grants_is_reached_and_opens_nothing_for_another(tmp_path):
+def test_a_granted_host_is_reachable_and_grants_nothing_to_others(tmp_path):
     (tmp_path / "store").mkdir()
     found = in_a_network_of_its_own(tmp_path / "store", "intranet_net")
     assert found["reached"] == sorted(found["granted"])

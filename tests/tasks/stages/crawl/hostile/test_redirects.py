@@ -7,7 +7,7 @@ from tests.tasks.stages.crawl.hostile.web import TDMREP, page, redirect
 pytestmark = pytest.mark.real_time
 
 
-def test_a_redirect_is_a_new_address_with_checks_of_its_own_or_nothing(web, crawl):
+def test_a_redirect_target_is_checked_like_any_other_url(web, crawl):
     inside = web.host(page(b"secret"))
     answers = {
         "to this machine": redirect(inside.url("/secret")),
@@ -48,14 +48,14 @@ def test_a_chain_of_redirects_ends(web, crawl):
     assert host.url("/5") in found.rows
 
 
-def test_two_hosts_that_send_to_each_other_are_left_soon(web, crawl):
+def test_hosts_that_redirect_to_each_other_are_abandoned_soon(web, crawl):
     there = web.host(lambda path: redirect(f"{back.url()}{path.count('x') * 'x'}x"))
     back = web.host(lambda path: redirect(f"{there.url()}{path.count('x') * 'x'}x"))
     crawl(there, back)
     assert len(there.paths()) + len(back.paths()) <= 2 * (2 + 6)
 
 
-def test_redirects_of_robots_lead_to_no_permission(web, crawl):
+def test_redirects_of_robots_txt_grant_no_permission(web, crawl):
     def hops(path):
         return redirect(f"/{int(path[1:] or 0) + 1}")
 

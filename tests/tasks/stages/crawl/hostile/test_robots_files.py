@@ -79,7 +79,7 @@ POSTPONED = {
 }
 
 
-def test_robots_files_of_every_kind_mean_go_stay_or_not_this_time(web, crawl):
+def test_robots_files_of_every_kind_allow_forbid_or_postpone(web, crawl):
     def hosts(robots):
         return {name: web.host(page(b"x"), robots=answer) for name, answer in robots.items()}
 
@@ -96,7 +96,7 @@ def test_robots_files_of_every_kind_mean_go_stay_or_not_this_time(web, crawl):
     assert all(host.sent < 8 << 20 for host in {**allowed, **denied}.values())
 
 
-def test_a_crawl_delay_of_30_years_leaves_the_host_to_the_next_cycle(web, crawl):
+def test_a_crawl_delay_of_30_years_postpones_the_host_to_the_next_cycle(web, crawl):
     host = web.host(page(b"x"), robots=text(b"User-agent: *\nCrawl-delay: 1e9"))
     found = crawl(host, time_box_s=5.0)
     assert host.paths() == ["/robots.txt"]
@@ -116,7 +116,7 @@ MAD_PAUSES = {
 }
 
 
-def test_whatever_retry_after_says_the_page_waits_for_another_cycle(web, crawl):
+def test_any_retry_after_postpones_the_page_to_another_cycle(web, crawl):
     hosts = {
         name: web.host(page(b"", f"Retry-After: {value}", status="503 Busy")) for name, value in MAD_PAUSES.items()
     }

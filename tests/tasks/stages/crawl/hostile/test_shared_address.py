@@ -18,7 +18,7 @@ def begins(hosts):
 
 
 @pytest.mark.soak  # gaps between arrivals: beside three other workers requests are seen late
-def test_an_address_is_asked_at_its_pace_and_holds_up_no_other(web, good_web, tmp_path):
+def test_an_ip_address_is_requested_at_its_own_pace_without_delaying_others(web, good_web, tmp_path):
     links = page(b"".join(b"<a href=/%d>x</a>" % number for number in range(PAGES)))
     shared = [web.host(links) for _ in range(HOSTS)]
     others = [good_web.host(links, address="127.0.0.2") for _ in range(2)]

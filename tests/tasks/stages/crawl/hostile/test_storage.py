@@ -43,7 +43,7 @@ def _full_at(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_full_disk_is_an_error_and_costs_no_page(tmp_path):
+def test_a_full_disk_is_an_error_and_loses_no_page(tmp_path):
     (tmp_path / "whole").mkdir()
     (tmp_path / "full").mkdir()
     pages = linked(30)
@@ -65,7 +65,7 @@ def test_a_full_disk_is_an_error_and_costs_no_page(tmp_path):
 
 
 @pytest.mark.parametrize("asleep_after", [3, 15])
-def test_an_attempt_that_wakes_up_late_changes_nothing(tmp_path, asleep_after):
+def test_a_resumed_stale_attempt_changes_nothing(tmp_path, asleep_after):
     with Site(linked(30)) as site:
         late = start(tmp_path, site)
         while len(site.requests) < asleep_after and late.poll() is None:

@@ -43,7 +43,7 @@ COSTLY = {
 }
 
 
-def test_a_hostile_file_costs_its_host_no_page_and_nobody_else_anything(web, crawl):
+def test_a_hostile_file_affects_no_page(web, crawl):
     hosts = {name: web.host(page(b"x"), tdm=answer) for name, answer in {**hostile(), **COSTLY}.items()}
     reserved = web.host(page(b"x"), tdm=file(RESERVED))
     found = crawl(*hosts.values(), reserved)

@@ -6,7 +6,7 @@ from contextlib import closing
 from tests.tasks.stages.crawl.hostile.web import Authority, page
 
 
-def test_only_a_certificate_that_proves_the_name_is_accepted(web, crawl, tmp_path):
+def test_only_a_certificate_for_the_host_name_is_accepted(web, crawl, tmp_path):
     authority = Authority(tmp_path)
     contexts = {
         "good": authority.server("good.localhost"),
@@ -41,6 +41,6 @@ def test_only_a_certificate_that_proves_the_name_is_accepted(web, crawl, tmp_pat
         assert hosts[kind].requests == [], "a request was sent over a connection that proves nothing"
 
 
-def test_an_authority_that_is_not_trusted_proves_nothing(web, crawl, tmp_path):
+def test_an_untrusted_certificate_authority_is_refused(web, crawl, tmp_path):
     host = web.host(page(b"x"), tls=Authority(tmp_path).server("good.localhost"), name="good.localhost")
     assert crawl(host).reason(host) == "tls"

@@ -53,7 +53,7 @@ def says_not_found(path):
     return html("Real") if path == "/real" else html("Seite nicht gefunden", text=path)
 
 
-def test_sites_without_end_are_left_after_a_few_pages(web, crawl):
+def test_endless_sites_are_abandoned_after_a_few_pages(web, crawl):
     hosts = [web.host(answer) for answer in (growing, calendar, filters, one_page, says_not_found)]
     found = crawl(*hosts, max_pages_per_host=PAGES, max_queries_per_path=5, max_depth=PAGES)
     grows, months, shop, same, missing = hosts

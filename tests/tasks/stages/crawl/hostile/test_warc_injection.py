@@ -48,7 +48,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_what_a_site_sends_stays_inside_its_own_record(web, crawl, compression):
+def test_content_of_a_site_cannot_forge_a_warc_record(web, crawl, compression):
     hosts = {name: web.host(answer) for name, answer in ANSWERS.items()}
     links = "".join(f"<a href='{path}'>x</a>" for path in PATHS)
     linking = web.host(page(links.encode()))

@@ -84,7 +84,7 @@ def test_no_page_reaches_a_private_network(render, inside):
         assert server in rendered.refused
 
 
-def test_without_the_guard_the_same_page_would(render, inside):
+def test_without_the_guard_the_page_reaches_the_private_network(render, inside):
     with Site({"/to-inside": to_inside(inside)}) as site:
         render(site, WAYS.replace("PORT", str(inside.port)), guard=Open, settle_ms=1000)
     ways = {"fetch", "redirected", "name", "trick", "xhr", "socket", "events", "worker", "script", "style", "module"}
@@ -138,7 +138,7 @@ def send(render, inside, monkeypatch):
     return run
 
 
-def test_no_datagram_leaves_the_browser_because_the_page_has_nothing_to_send_it_with(send):
+def test_no_datagram_leaves_the_browser_because_the_page_apis_are_removed(send):
     assert send(flags=False) == (b"tried 0", [])
 
 
@@ -148,7 +148,7 @@ def test_no_datagram_leaves_the_browser_because_its_flags_forbid_it(send):
     assert heard == []
 
 
-def test_without_both_datagrams_would_leave(send):
+def test_without_both_protections_datagrams_leave_the_browser(send):
     assert "udp" in send(flags=False, script=False)[1]
 
 
@@ -165,7 +165,7 @@ class Shop(AddressGuard):
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_an_https_site_is_reached_only_with_a_certificate_that_holds(render, tmp_path, monkeypatch, trusted):
+def test_an_https_site_needs_a_valid_certificate(render, tmp_path, monkeypatch, trusted):
     from tasks.stages.crawl.render import browser
 
     if trusted:
@@ -197,7 +197,7 @@ def self_signed(folder, name):
     return context
 
 
-def test_popups_dialogs_downloads_and_file_choosers_come_to_nothing(render, monkeypatch):
+def test_popups_dialogs_downloads_and_file_choosers_are_blocked(render, monkeypatch):
     # Not pytest's folder: the name of Chromium's socket would be too long there.
     folder = tempfile.mkdtemp()
     monkeypatch.setenv("TMPDIR", folder)
@@ -233,7 +233,7 @@ def test_there_are_no_service_workers(render):
         assert site.paths() == []
 
 
-def test_the_browser_itself_asks_for_nothing(render):
+def test_the_browser_makes_no_request_of_its_own(render):
     with Site({}) as site:
         rendered = render(site, "<p>text</p>", settle_ms=4000)
     assert rendered.refused == ()
@@ -250,7 +250,7 @@ def test_a_page_has_no_permissions_and_no_devices(render):
         assert b'<p id="said">none</p>' in render(site, page).document.html
 
 
-def test_two_pages_of_a_site_know_nothing_of_each_other(render):
+def test_two_pages_of_a_site_share_no_state(render):
     page = """<p id="said"></p><script>
     said.textContent = document.cookie + localStorage.getItem("x") + "|";
     document.cookie = "seen=1; max-age=9999"; localStorage.setItem("x", "seen");</script>"""

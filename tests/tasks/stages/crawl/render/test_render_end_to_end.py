@@ -29,7 +29,7 @@ def rows_of(artifact, folder):
     return [row for path in artifact.files(folder) for row in artifact.table(path).to_pylist()]
 
 
-def test_a_page_whose_text_is_made_by_scripts_is_captured_then_rendered(chromium, run_stage):
+def test_a_page_with_text_from_scripts_is_captured_and_then_rendered(chromium, run_stage):
     plain = f"<p>{'A page that is whole as it is. ' * 50}</p><script>1</script><a href=/shop>shop</a>"
     with Site({"/": plain, "/shop": SHELL, "/app.js": APP, "/api/goods": GOODS}) as site:
         config = config_for(site)
