@@ -32,7 +32,7 @@ from tasks.run.shell import main
 from tasks.run.trace.text import render
 from tasks.run.trace.trace import trace
 from tasks.run.tracking import TrackingContext
-from tasks.stages.annotate.measure import measure_part, measured
+from tasks.stages.annotate.measure import measure_part, run_annotators
 from tests.s3_server import S3Server
 from tests.tasks.run.test_changed_limit import STAGES, USE, recipe, run
 from tests.tasks.stages.classifiers.texts_by_hand import jsonl
@@ -158,7 +158,7 @@ def test_the_join_equals_one_table_of_all_annotators(recipe: Recipe) -> None:
     annotators = {name: annotator(name, {}) for name in USE}
     for part in joint.names():
         documents = joint.extracted.table(f"documents/{part}.parquet", ["id", "text", "source", "url"])
-        found = measured(documents, annotators, {})
+        found = run_annotators(documents, annotators, {})
         table = {name: found[name].column for name in USE}
         errors = pa.nulls(documents.num_rows, pa.string())
         joined = joint.parts.part(part, ["id"], USE, ["id"])[1]
@@ -350,7 +350,9 @@ def test_measurements_of_an_unfinished_version_are_reused_or_removed(
     with caplog.at_level("WARNING"):
         one(kinds, "annotate", "1")
     assert counted == {"ProseScore": DOCUMENTS, "Pii": DOCUMENTS}
-    (said,) = [message for message in caplog.messages if "clearing what was measured differently" in message]
+    (said,) = [
+        message for message in caplog.messages if "removing measurements with other settings or inputs" in message
+    ]
     assert "demo/measured/pii@1" in said
     assert "settings.kinds was ['email', 'phone'" in said
 
@@ -364,7 +366,7 @@ def test_a_group_used_by_another_version_is_not_overwritten(recipe: Recipe) -> N
     artifact(recipe, "attributes", "1").remove()
     said = (
         r"demo/measured/prose_score@1 exists with another fingerprint: settings.full_length was \d+ and is 9000; "
-        r"demo/attributes@2 is made of it"
+        r"demo/attributes@2 refers to it"
     )
     with pytest.raises(DriftError, match=said):
         one(longer, "annotate", "1")

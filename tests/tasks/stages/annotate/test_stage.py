@@ -156,10 +156,16 @@ def test_a_missing_model_stops_the_stage_with_a_remedy(
         ({"settings": {"language": {"char": 3}}}, 'did you mean "chars"'),
         ({"settings": {"language": {"chars": -3}}}, "greater than or equal to 1"),
         ({"use": ("language",), "settings": {"fineweb": {"short": 9}}}, "not in use"),
-        ({"use": ("quality", "language")}, "quality reads what language finds: put language before quality in use"),
-        ({"use": ("perplexity", "pii", "language")}, "perplexity reads what language finds: put language before"),
-        ({"use": ("gopher_quality", "language")}, "gopher_quality reads what language finds: put language before"),
-        ({"use": ("quality", "pii")}, "quality cannot do without language: put language before quality in use"),
+        ({"use": ("quality", "language")}, "quality reads the attributes of language: put language before quality"),
+        (
+            {"use": ("perplexity", "pii", "language")},
+            "perplexity reads the attributes of language: put language before",
+        ),
+        (
+            {"use": ("gopher_quality", "language")},
+            "gopher_quality reads the attributes of language: put language before",
+        ),
+        ({"use": ("quality", "pii")}, "quality needs language: put language before quality in use"),
     ],
 )
 def test_invalid_settings_are_refused_when_the_recipe_is_read(given: dict[str, object], message: str) -> None:
