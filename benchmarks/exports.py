@@ -44,7 +44,7 @@ from tasks.formats.documents.document import document_id
 from tasks.formats.documents.external_files import find
 from tasks.formats.documents.json_rows import parsed_rows
 from tasks.formats.documents.key_index import merge
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.run.export import FORMATS, export
 from tasks.trainer.evaluation.config import TaskConfig
@@ -155,7 +155,7 @@ def make_tokens(store: Store) -> str:
             with ranges.checksummed_file(part, f"shards/{name}.arrow", rows=DOCUMENTS) as file:
                 offsets = write_shard(file, buffer, FMT).tolist()
             rows = enumerate(zip(buffer.uids, urls, offsets, map(len, tokens), strict=True))
-            write_index(part, [Indexed(name, row, *rest) for row, rest in rows])
+            write_index(part, [EncodedDocument(name, row, *rest) for row, rest in rows])
     with open_engine(workers=0) as engine:
         merge(shards, engine, [shards.committed[name] for name in part_names(PARTS)])
     tokenizer = Output(store, ArtifactId("made/tokenizer", "dev"), "made")

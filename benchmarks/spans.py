@@ -45,7 +45,7 @@ from tasks.core.stage import Inputs, Output, Report
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import merge
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.repeats import FREQUENT, KIND, LONGEST
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, parse_shard_name, shard_name, write_shard
 from tasks.stages.spans import SpansConfig, stage
@@ -164,7 +164,7 @@ def write(output: Output, fmt: TokenFormat, number: int, flat: NDArray[np.uint16
             offsets = write_shard(file, ShardBuffer("web", "train", uids, documents, sizes), fmt).tolist()
         urls = [f"https://site-{number}.example.org/some/page/{row}" for row in range(len(documents))]
         rows = enumerate(zip(uids, urls, offsets, sizes, strict=True))
-        write_index(part, [Indexed(name, row, *rest) for row, rest in rows])
+        write_index(part, [EncodedDocument(name, row, *rest) for row, rest in rows])
 
 
 def plan(store: Store, shards: Artifact) -> None:

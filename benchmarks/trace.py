@@ -35,7 +35,7 @@ from tasks.core.stage import Output, Report, part_names
 from tasks.core.store import Store
 from tasks.formats.documents.document import document_id
 from tasks.formats.documents.key_index import ID, URL, key_of, merge, write_part_keys
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.plan import array_name, arrays_of, write_array
 from tasks.formats.tokens.shard import ShardBuffer, ShardSet, TokenFormat, shard_name, write_shard
 from tasks.stages.consolidate.stage import KEPT_SCHEMA, REJECTED
@@ -148,7 +148,8 @@ def make_part(store: Store, number: int, name: str) -> float:
             offsets = write_shard(file, ShardBuffer("web", "train", uids, tokens, sizes.tolist()), FMT)
         started = time.perf_counter()
         entries = zip(uids, kept, offsets.tolist(), sizes.tolist(), strict=True)
-        write_index(part, [Indexed(shard, row, uid, url, *rest) for row, (uid, (_, url), *rest) in enumerate(entries)])
+        documents = (EncodedDocument(shard, row, uid, url, *rest) for row, (uid, (_, url), *rest) in enumerate(entries))
+        write_index(part, documents)
         return time.perf_counter() - started
 
 

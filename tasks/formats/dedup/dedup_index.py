@@ -160,7 +160,7 @@ class DedupIndex:
             manifest = Manifest.model_validate(json.loads(artifact.folder.read(FILE)))
         except ValidationError as error:
             raise InputError(
-                f"{artifact.address} has another form, as an earlier Sluice wrote it",
+                f"{artifact.address} has the format of an earlier version of Sluice",
                 "start a new index under another recipe name",
             ) from error
         parts = {part.artifact: part for part in manifest.parts if part.content}

@@ -11,7 +11,7 @@ from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.pages import model_card, table
 from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.exposure import Exposure, of_checkpoint, origin_refs
+from tasks.formats.tokens.exposure import Exposure, checkpoint_exposure, origin_refs
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.stages.consolidate.funnel import STEPS, totals
 
@@ -183,7 +183,7 @@ def taken_down(model: Artifact, takedowns: Sequence[Artifact]) -> list[str]:
         f"- {len(stones.urls):,} addresses, {len(stones.domains):,} domains and {len(stones.documents):,} documents "
         "are taken down today"
     ]
-    exposure = of_checkpoint(model, stones) if stones else Exposure()
+    exposure = checkpoint_exposure(model, stones) if stones else Exposure()
     if exposure.rows:
         lines.append(f"- the model has learned from {len(exposure.rows):,} documents that are taken down today")
     if exposure.problem:

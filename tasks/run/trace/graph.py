@@ -23,7 +23,7 @@ from tasks.formats.documents.chunks import KIND as CHUNKS
 from tasks.formats.documents.document import CONTAMINATION, MATCHES, PARAGRAPHS, REPEATS
 from tasks.formats.documents.key_index import PART_KEYS_FOLDER, KeyIndex
 from tasks.formats.tokens.exposure import origin_of, origin_ref
-from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
@@ -191,7 +191,7 @@ class Chain:
         refs = group_refs(attributes) if attributes else {}
         return {name: {"group": ref.address, "fingerprint": ref.fingerprint} for name, ref in refs.items()}
 
-    def entries_of(self, url: str) -> list[Entry]:
+    def entries_of(self, url: str) -> list[IndexEntry]:
         """Returns where the kept documents of a URL lie."""
         return self.index.by_url(url) if self.index else []
 
@@ -260,7 +260,7 @@ class Chain:
         rows: list[dict[str, Any]] = artifact.rows(path, key, [doc_id], columns).to_pylist()
         return rows
 
-    def pages(self, entry: Entry, start: int, length: int) -> list[int]:
+    def pages(self, entry: IndexEntry, start: int, length: int) -> list[int]:
         """Returns the numbers of the pages that `length` tokens of a document from `start` on stand on, in order.
 
         [] for a document without pages. A token that is a part of a letter counts as all of it.
@@ -274,7 +274,7 @@ class Chain:
         begin, end = (len(self.tokenizer.decode(tokens[:count].tolist())) for count in (start, start + length))
         return sorted({box["page"] for box in pages.boxes(begin, end)})
 
-    def _layout(self, entry: Entry) -> Pages | None:
+    def _layout(self, entry: IndexEntry) -> Pages | None:
         """Returns where the kept text of a document stands; None where it has no layout."""
         uid = entry.uid.hex()
         found = self._rows_of("extracted", "layout", entry.part, uid, ["layout"])

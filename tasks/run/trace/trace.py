@@ -28,7 +28,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import Tombstones
 from tasks.formats.tokens.exposure import origin_refs
-from tasks.formats.tokens.index import Entry
+from tasks.formats.tokens.index import IndexEntry
 from tasks.formats.tokens.marks import first_blank
 from tasks.formats.tokens.readings import TUNED, ExampleReadings, Reading, by_document
 from tasks.formats.tokens.shard import parse_shard_name
@@ -491,14 +491,14 @@ def _tuned_step(asked: str) -> int:
     return int(number)
 
 
-def _kept(chain: Chain, entry: Entry) -> Document:
+def _kept(chain: Chain, entry: IndexEntry) -> Document:
     """Returns a kept document: its capture, where its tokens lie, and every step and checkpoint that saw it."""
     doc_id = entry.uid.hex()
     capture = chain.capture("documents", "kept", entry.part, doc_id)
     return replace(_in_shards(chain, entry), capture=capture, contents=chain.contents(entry.part, doc_id))
 
 
-def _in_shards(chain: Chain, entry: Entry) -> Document:
+def _in_shards(chain: Chain, entry: IndexEntry) -> Document:
     """Returns a kept document without its capture."""
     source, split = parse_shard_name(entry.shard)
     place = Place(split, entry.shard, entry.row, entry.n_tokens)

@@ -19,7 +19,7 @@ import numpy as np
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError, RecipeError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import Mixture, repetitions, resolved
+from tasks.formats.tokens.mixture import Mixture, grid_weights, repetitions
 from tasks.formats.tokens.plan import Plan
 from tasks.stages.canary import CanaryConfig
 
@@ -97,7 +97,7 @@ def choose(
         RecipeError: the current mixture names an unknown source, or needs too much repetition.
         InputError: no sampled mixture keeps to the repetition cap.
     """
-    natural = resolved(sequences)
+    natural = grid_weights(sequences)
     current = _current(config, sequences, natural, None if overridden else previous)
     _refuse_repetition(config, current, sequences)
     arms: list[Arm] = []
@@ -124,7 +124,7 @@ def _current(
     if not config.current:
         return natural
     Mixture(weights=config.current).over(sequences, "[canary] current, among the sources with a whole sequence")
-    return resolved({source: config.current.get(source, 0.0) for source in sequences})
+    return grid_weights({source: config.current.get(source, 0.0) for source in sequences})
 
 
 def _proposed(
@@ -138,7 +138,7 @@ def _proposed(
 def _carried(weights: Mapping[str, float], sequences: Mapping[str, int]) -> dict[str, float] | None:
     """Returns weights of an earlier corpus restricted to the sources of this one; None if none of them is left."""
     left = {source: weights.get(source, 0.0) for source in sequences}
-    return resolved(left) if any(left.values()) else None
+    return grid_weights(left) if any(left.values()) else None
 
 
 def _refuse_repetition(config: CanaryConfig, current: Mapping[str, float], sequences: Mapping[str, int]) -> None:
@@ -158,12 +158,12 @@ def _anchors(
     if "natural" in config.anchors:
         yield "natural", natural
     if "uniform" in config.anchors:
-        yield "uniform", resolved(dict.fromkeys(natural, 1.0))
+        yield "uniform", grid_weights(dict.fromkeys(natural, 1.0))
     if "drop_one" in config.anchors:
         for dropped in sorted(source for source, weight in current.items() if weight):
             rest = {source: 0.0 if source == dropped else weight for source, weight in current.items()}
             if any(rest.values()):
-                yield f"without {dropped}", resolved(rest)
+                yield f"without {dropped}", grid_weights(rest)
 
 
 def _samples(config: CanaryConfig, natural: Mapping[str, float]) -> Iterator[dict[str, float]]:
@@ -175,7 +175,7 @@ def _samples(config: CanaryConfig, natural: Mapping[str, float]) -> Iterator[dic
         drawn = rng.dirichlet(np.maximum(concentration * shares, 1e-3))
         # Three decimals are readable in a table; smaller shares do not matter.
         rounded = np.round(drawn, 3)
-        yield resolved(dict(zip(sources, rounded.tolist(), strict=True)))
+        yield grid_weights(dict(zip(sources, rounded.tolist(), strict=True)))
 
 
 def _next(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Report
-from tasks.formats.tokens.mixture import resolved
+from tasks.formats.tokens.mixture import grid_weights
 from tasks.stages.canary import CanaryConfig, statistics
 from tasks.stages.canary.arms import ARMS, RESULT
 
@@ -170,7 +170,7 @@ def _response(
     best = fitted.best(weights.max(0))
     return {
         "rank_agreement": None if fitted.rank_agreement is None else round(fitted.rank_agreement, 4),
-        "proposed_weights": resolved(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
+        "proposed_weights": grid_weights(dict(zip(sources, np.round(best, 3).tolist(), strict=True))),
         "proposed_bpb": round(float(fitted.predict(best[None])[0]), 6),
         "forms": dict(zip(sources, fitted.forms, strict=True)),
         "worth": {

@@ -17,7 +17,7 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import MATCHES, SETS_FILE
 from tasks.formats.documents.tombstones import Tombstones
-from tasks.formats.tokens.exposure import of_checkpoint
+from tasks.formats.tokens.exposure import checkpoint_exposure
 
 Score = Mapping[str, Any]
 """An entry of `tasks` in `scores.json`."""
@@ -141,7 +141,7 @@ def learned(contamination: Artifact, checkpoint: Artifact) -> dict[str, Any]:
         for path in contamination.files(f"{MATCHES}/")
         for row in contamination.table(path, columns=["set", "item", "id"]).to_pylist()
     ]
-    exposure = of_checkpoint(checkpoint, Tombstones(documents=frozenset(uid for _, _, uid in matches)))
+    exposure = checkpoint_exposure(checkpoint, Tombstones(documents=frozenset(uid for _, _, uid in matches)))
     read = {row["id"] for row in exposure.rows}
     items, documents = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for group, item, uid in matches:

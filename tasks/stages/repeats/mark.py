@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.core.stage import Part
 from tasks.formats.dedup.sorted_runs import Buckets, read_range
-from tasks.formats.tokens.repeats import AGAIN, DOCUMENT, KIND, SPAN
+from tasks.formats.tokens.repeats import DOCUMENT, KIND, RUN, SPAN
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.repeats.maximal import OCCURRENCE
 
@@ -108,7 +108,7 @@ def _table(marked: _Marked, lengths: NDArray[np.int64], uids: NDArray[np.uint8])
         pa.array(tokens, pa.uint32()),
         *(_share(mask, begins, ends, tokens) for mask in (marked.inside, marked.again)),
         _lists(first, end, begins, SPAN, most),
-        _lists(*_runs(marked.again), begins, AGAIN),
+        _lists(*_runs(marked.again), begins, RUN),
     ]
     return pa.table(columns, schema=DOCUMENT)
 

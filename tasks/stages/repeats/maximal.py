@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tasks.core.artifact import ArtifactFolder
 from tasks.formats.dedup.sorted_runs import by_key
 from tasks.formats.tokens.shard import ShardSet
-from tasks.formats.tokens.spans import SuffixArray, Text, group_name
+from tasks.formats.tokens.spans import SuffixArray, TokenText, group_name
 
 _SAMPLES_PER_RANGE = 32
 
@@ -63,7 +63,7 @@ class Suffixes:
     def __init__(self, spans: ArtifactFolder, groups: int, shards: ShardSet) -> None:
         self._groups = [SuffixArray.of(spans, group_name(index, groups), shards) for index in range(groups)]
         self._starts = [0, *accumulate(map(len, self._groups))]
-        self.text = Text.joined(group.text for group in self._groups)
+        self.text = TokenText.joined(group.text for group in self._groups)
         """The tokens of all groups, one after the other; positions are places in it."""
         self.eos = shards.format.eos_id
 

@@ -38,10 +38,10 @@ from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.filters.recognisers.scan import without_personal_data
 from tasks.formats.dedup import sorted_runs
 from tasks.formats.dedup.sorted_runs import Buckets
-from tasks.formats.tokens.index import DocumentIndex, Entry
+from tasks.formats.tokens.index import DocumentIndex, IndexEntry
 from tasks.formats.tokens.repeats import FREQUENT, LONGEST, REPEAT
 from tasks.formats.tokens.shard import ShardSet, parse_shard_name
-from tasks.formats.tokens.spans import SpanIndex, groups_of
+from tasks.formats.tokens.spans import SpanIndex, group_names
 from tasks.formats.web.domain import domain_of, host_name
 from tasks.stages.repeats import RepeatsConfig
 from tasks.stages.repeats.mark import Job, mark_shard
@@ -68,7 +68,7 @@ _EXAMPLE_TOKENS, _EXAMPLE = 120, 500
 
 def run(config: RepeatsConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
     """Finds, marks and reports repeats; raises InputError where the suffix arrays are of other shards."""
-    spans, shards, groups = inputs["spans"], ShardSet.open(inputs["shards"]), len(groups_of(inputs["spans"]))
+    spans, shards, groups = inputs["spans"], ShardSet.open(inputs["shards"]), len(group_names(inputs["spans"]))
     suffixes = Suffixes(spans.folder, groups, shards)
     keys = suffixes.bounds(sorted_runs.bucket_count(len(suffixes), config.range_tokens), config.min_tokens)
     ranges = Buckets("occurrences", len(keys) + 1)
@@ -181,7 +181,7 @@ class Shown:
         }
 
 
-def _domain(entry: Entry) -> str:
+def _domain(entry: IndexEntry) -> str:
     host = host_name(entry.url)
     return domain_of(host) if host else parse_shard_name(entry.shard)[0]
 

@@ -15,7 +15,15 @@ from tasks.core.engine import Engine
 from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.tokens.shard import ShardSet
-from tasks.formats.tokens.spans import FOLDER, MOST_TOKENS, Text, group_name, sample_of, write_sample, write_suffixes
+from tasks.formats.tokens.spans import (
+    FOLDER,
+    MOST_TOKENS,
+    TokenText,
+    group_name,
+    sample_path,
+    write_sample,
+    write_suffixes,
+)
 from tasks.stages.spans import SpansConfig
 
 VERSION = 1
@@ -56,7 +64,7 @@ def grouped(sizes: Iterable[tuple[str, int]], most: int) -> list[list[str]]:
 
 
 def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
-    text = Text.of(shards, names)
+    text = TokenText.of(shards, names)
     if len(text) >= MOST_TOKENS:
         raise InputError(f"the shard {names[0]} has {len(text):,} tokens", "lower [encode] shard_tokens")
     documents = sum(shards.shard(name).rows for name in names)
@@ -66,7 +74,7 @@ def _sort_group(shards: ShardSet, part: Part, names: list[str]) -> None:
     suffixes = sorted_suffixes(text.runs(), len(text), shards.format.vocab_size)
     with part.file(f"{FOLDER}/{part.name}.arrow", rows=len(suffixes)) as file:
         write_suffixes(file, suffixes, names, len(text))
-    with part.file(sample_of(f"{FOLDER}/{part.name}.arrow")) as file:
+    with part.file(sample_path(f"{FOLDER}/{part.name}.arrow")) as file:
         write_sample(file, suffixes, text, shards.format.itemsize)
 
 

@@ -25,15 +25,15 @@ from tasks.formats.documents.tombstones import Lift, Tombstone, Tombstones
 from tasks.formats.tokens.exposure import (
     Exposure,
     Row,
-    before,
-    in_examples,
-    in_plan,
-    in_shards,
-    of_checkpoint,
-    of_own_run,
+    checkpoint_exposure,
+    document_row,
+    example_rows,
+    inherited_rows,
     origin_of,
     origin_ref,
-    row_of,
+    plan_rows,
+    run_exposure,
+    shard_rows,
 )
 from tasks.formats.tokens.readings import EXAMPLES, TUNED
 from tasks.formats.web.canonical_url import canonical
@@ -126,12 +126,12 @@ def unfinished(store: Store, recipe: str) -> list[str]:
 def of_artifact(
     artifact: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
 ) -> Affected:
-    """Returns what one artifact of KINDS has of documents that are taken down; `known` as in `of_checkpoint`."""
+    """Returns what one artifact of KINDS has of documents that are taken down; `known` as in `checkpoint_exposure`."""
     kind = _kind(artifact)
     if kind in MODELS:
-        exposure = of_checkpoint(artifact, tombstones, known)
+        exposure = checkpoint_exposure(artifact, tombstones, known)
         return Affected(artifact, kind, _sorted(exposure.rows), exposure.problem)
-    read = {DOCUMENTS: _documents, SHARDS: _shards, CHUNKS: _chunks, PLAN: in_plan, EXAMPLES: in_examples}[kind]
+    read = {DOCUMENTS: _documents, SHARDS: _shards, CHUNKS: _chunks, PLAN: plan_rows, EXAMPLES: example_rows}[kind]
     try:
         return Affected(artifact, kind, _sorted(read(artifact, tombstones)))
     except (InputError, FileNotFoundError) as error:
@@ -146,8 +146,8 @@ def _elsewhere(one: Artifact, recipe: str, tombstones: Tombstones, known: dict[A
     found: dict[str, Row] = {}
     at, problem = one, ""
     while True:
-        own = of_own_run(at, tombstones) if _tuned_with(at, recipe) else Exposure()
-        _add(found, own.rows if at is one else before(one, at, own))
+        own = run_exposure(at, tombstones) if _tuned_with(at, recipe) else Exposure()
+        _add(found, own.rows if at is one else inherited_rows(one, at, own))
         problem = problem or own.problem
         ref = origin_ref(at)
         if ref is None:
@@ -160,8 +160,8 @@ def _elsewhere(one: Artifact, recipe: str, tombstones: Tombstones, known: dict[A
             break
         assert origin is not None
         if ours:
-            exposure = of_checkpoint(origin, tombstones, known)
-            _add(found, before(one, origin, exposure))
+            exposure = checkpoint_exposure(origin, tombstones, known)
+            _add(found, inherited_rows(one, origin, exposure))
             problem = problem or exposure.problem
             break
         at = origin
@@ -221,18 +221,18 @@ def _documents(documents: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for path in documents.files("kept/"):
         rows = documents.table(path, columns=["id", "url", "source"])
         for row in rows.filter(pa.array(tombstones.mask(rows))).to_pylist():
-            yield row_of(row["id"], row["url"], row["source"])
+            yield document_row(row["id"], row["url"], row["source"])
 
 
 def _shards(shards: Artifact, tombstones: Tombstones) -> Iterator[Row]:
-    return (row for row, *_ in in_shards(shards, tombstones))
+    return (row for row, *_ in shard_rows(shards, tombstones))
 
 
 def _chunks(chunks: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for path in chunks.files(f"{CHUNKS}/"):
         rows = chunks.table(path, columns=["document", "url", "source"]).rename_columns(["id", "url", "source"])
         found = rows.filter(pa.array(tombstones.mask(rows), pa.bool_())).to_pylist()
-        yield from {row["id"]: row_of(row["id"], row["url"], row["source"]) for row in found}.values()
+        yield from {row["id"]: document_row(row["id"], row["url"], row["source"]) for row in found}.values()
 
 
 def report_of(

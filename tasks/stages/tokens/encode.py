@@ -29,7 +29,7 @@ from tasks.core.errors import InputError
 from tasks.core.stage import Inputs, Output, Part, PartSpec, Report
 from tasks.formats.documents import key_index
 from tasks.formats.documents.document import heldout_draw
-from tasks.formats.tokens.index import Indexed, write_index
+from tasks.formats.tokens.index import EncodedDocument, write_index
 from tasks.formats.tokens.labels import label
 from tasks.formats.tokens.shard import (
     FOLDER,
@@ -38,8 +38,8 @@ from tasks.formats.tokens.shard import (
     ShardBuffer,
     TokenFormat,
     column_of,
+    label_values,
     shard_name,
-    spelt,
     write_shard,
 )
 from tasks.stages.tokens import EncodeConfig, token_import
@@ -104,7 +104,7 @@ class ShardWriter:
         self._buffers: dict[tuple[str, str], list[Row]] = defaultdict(list)
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
         self._pieces: dict[tuple[str, str], int] = defaultdict(int)
-        self._entries: list[Indexed] = []
+        self._entries: list[EncodedDocument] = []
         self._bytes = 0
 
     def add(self, row: Row, source: str, split: str) -> None:
@@ -133,7 +133,7 @@ class ShardWriter:
             buffer = ShardBuffer(*key, uids, tokens, n_bytes, labels)
             offsets = write_shard(file, buffer, self._format).tolist()
         self._entries.extend(
-            Indexed(name, row, document.uid, document.url, offset, len(document.tokens))
+            EncodedDocument(name, row, document.uid, document.url, offset, len(document.tokens))
             for row, (document, offset) in enumerate(zip(rows, offsets, strict=True))
         )
         self._part.count_out(len(rows))
@@ -292,7 +292,7 @@ def _read(job: _Job, path: str) -> pa.Table:
     table = job.documents.table(path, columns=list(dict.fromkeys([*_READ, *read.values()])))
     found = table.select(_READ)
     for name, column in read.items():
-        labels = spelt(table.column(column).combine_chunks(), name)
+        labels = label_values(table.column(column).combine_chunks(), name)
         found = found.append_column(f"@{name}", pa.array(labels, pa.string()))
     return found
 

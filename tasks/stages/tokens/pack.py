@@ -31,7 +31,7 @@ from tasks.formats.documents.tombstones import TAKEDOWN, tombstones_of
 from tasks.formats.tokens.labels import SOURCE
 from tasks.formats.tokens.marks import Rows, withheld_rows
 from tasks.formats.tokens.plan import FOLDER, SLICE, SUMMARY, Slices, array_name, arrays_of, write_array
-from tasks.formats.tokens.repeats import again_in, kept_pieces
+from tasks.formats.tokens.repeats import read_repeated_runs, remaining_runs
 from tasks.formats.tokens.shard import HELDOUT, TRAIN, ShardSet, parse_shard_name
 from tasks.stages.tokens import PackConfig
 
@@ -259,8 +259,8 @@ def _without_repeats(
     numbers, found = _numbers(shards), [Documents(*(column[:0] for column in documents))]
     for name in names:
         mine = Documents(*(column[documents.shard == numbers[name]] for column in documents))
-        again = again_in(repeats, name, shards.shard(name).rows)
-        number, begin, end = kept_pieces(mine.row, mine.length, again).T
+        again = read_repeated_runs(repeats, name, shards.shard(name).rows)
+        number, begin, end = remaining_runs(mine.row, mine.length, again).T
         found.append(Documents(mine.shard[number], mine.row[number], mine.offset[number] + begin, end - begin))
     return Documents(*map(np.concatenate, zip(*found, strict=True)))
 

@@ -16,7 +16,7 @@ from tasks.core.stage import Output
 from tasks.core.store import Store
 from tasks.formats.documents.tombstones import FILES, Tombstones, in_force
 from tasks.formats.tokens import marks
-from tasks.formats.tokens.exposure import of_checkpoint
+from tasks.formats.tokens.exposure import checkpoint_exposure
 from tasks.formats.tokens.marks import Rows
 
 log = logging.getLogger("sluice.train")
@@ -95,7 +95,7 @@ def initial_model_note(model: Artifact, output: Output) -> str:
         output: the artifact of the run; its name contains the recipe.
     """
     tombstones = Tombstones.read(in_force(output.store, output.address.name.partition("/")[0]))
-    count = len(of_checkpoint(model, tombstones).rows) if tombstones else 0
+    count = len(checkpoint_exposure(model, tombstones).rows) if tombstones else 0
     note = f"began from {model.address}"
     if count:
         note += f", which has learned from {count:,} document{'s' * (count > 1)} now taken down"
