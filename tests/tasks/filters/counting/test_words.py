@@ -131,7 +131,7 @@ def test_words_are_assigned_to_their_documents_and_lines() -> None:
     assert words.line_chunks.tolist() == [len(line.split()) for line in lines]
 
 
-def test_properties_of_words() -> None:
+def test_word_properties_are_counted() -> None:
     words = DocumentBatch(["the cat, 42 ... – B2 have the", "", "42 的 हिन्दी ９ 😀 —」"]).words
     assert words.counts.tolist() == [9, 0, 7]
     assert words.symbols.tolist() == [3, 0, 2]

@@ -168,7 +168,7 @@ def test_a_capture_is_read_at_its_offset(shared_data: Path, name: str) -> None:
         ("warcio__example.warc", True),
     ],
 )
-def test_reading_can_start_at_the_offset_of_any_record(shared_data: Path, name: str, sought: bool) -> None:
+def test_records_have_an_offset_if_reading_can_start_there(shared_data: Path, name: str, sought: bool) -> None:
     found = read((shared_data / "warc" / name).read_bytes())
     assert {isinstance(one, Record) and one.offset is not None for one in found} == {sought}
 

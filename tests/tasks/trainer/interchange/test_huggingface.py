@@ -120,7 +120,7 @@ def test_the_exported_tokenizer_gives_the_same_tokens(made: Made, tmp_path: Path
             assert theirs.decode(ids[1:half]) == ours.decode(ids[1:half])
 
 
-def test_end_of_text_is_one_token_and_can_be_skipped_in_decoding(made: Made, tmp_path: Path) -> None:
+def test_end_of_text_is_one_token_unless_special_tokens_are_split(made: Made, tmp_path: Path) -> None:
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
     theirs = AutoTokenizer.from_pretrained(folder)

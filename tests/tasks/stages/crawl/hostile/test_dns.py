@@ -307,7 +307,7 @@ def test_a_loop_of_aliases_ends():
     assert len(asked) <= 4
 
 
-def test_nxdomain_and_servfail_are_distinguished():
+def test_unknown_names_and_server_failures_are_dns_errors():
     assert reason_of({})[0] == "dns"
     assert reason_of({"a.example": Said(code=SERVFAIL)})[0] == "dns"
     assert reason_of({"a.example": Said()})[0] == "dns"
