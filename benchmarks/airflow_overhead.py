@@ -25,9 +25,9 @@ import psutil
 
 from benchmarks.harness import ROOT, keep, parser
 from tasks.demo import stack
-from tasks.demo.drive import CHAIN, Airflow, Chain
+from tasks.demo.drive import CHAIN, Airflow, DagChain
 from tasks.demo.home import Home
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 from tasks.run.catalogue import STAGES
 from tasks.run.recipe import find_recipe
 
@@ -68,7 +68,7 @@ def one_round(home: Home, number: int, overrides: dict[str, int]) -> dict[str, A
 
 def through_airflow(home: Home, version: str, overrides: dict[str, int]) -> tuple[float, dict[str, float]]:
     with Airflow(home.airflow_url, home.password()) as airflow:
-        chain = Chain(airflow, "demo")
+        chain = DagChain(airflow, "demo")
         chain.wait_for_dags()
         begin = time.monotonic()
         chain.start({"version": version, "overrides": overrides})
@@ -131,7 +131,7 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._end.wait(5.0):
-            self.mb = max(self.mb, round(sum(map(_pss, marked(self._home.root))) / 1e6))
+            self.mb = max(self.mb, round(sum(map(_pss, stack_processes(self._home.root))) / 1e6))
 
 
 def _pss(process: psutil.Process) -> int:

@@ -23,7 +23,7 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.drive import Airflow, Chain, DagRunStatus, Json
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus, Json
 from tasks.demo.home import CHECKOUT, Home, Ports
 from tasks.demo.site import HOSTS, address
 from tests.s3_server import environment
@@ -87,7 +87,7 @@ class Stack:
 
     def finished(self, dag_id: str, run_id: str, limit_s: float = 600) -> Json:
         """Waits for the end of a run; a failure shows the cause that the task gave."""
-        chain = Chain(self.airflow, dag_id.partition(".")[0])
+        chain = DagChain(self.airflow, dag_id.partition(".")[0])
         chain.dag_runs = [DagRunStatus(dag_id, run_id, "queued")]
         deadline = time.monotonic() + limit_s
         for _ in chain.follow():
@@ -167,7 +167,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         started = demo(home, "up")
         assert started.returncode == 0, started.stderr
         airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
-        Chain(airflow, "smoke").wait_for_dags()
+        DagChain(airflow, "smoke").wait_for_dags()
         yield Stack(home, airflow)
 
 
@@ -236,7 +236,7 @@ def smoke(stack: Stack) -> Ran:
     """The recipe `smoke`, run once by the command of `make demo` from seeds to a traced model, undisturbed."""
     done = stack.demo("run", "--recipe", "smoke")
     assert done.returncode == 0, done.stdout + done.stderr
-    chain = Chain(stack.airflow, "smoke")
+    chain = DagChain(stack.airflow, "smoke")
     runs = stack.airflow.pages("/dags/smoke.crawl/dagRuns", "dag_runs", order_by="run_after")
     chain.dag_runs[0].run_id = runs[-1]["dag_run_id"]
     for _ in chain.follow():

@@ -22,8 +22,8 @@ import pytest
 from tasks.core import parquet
 from tasks.core.artifact import Artifact
 from tasks.demo import site
-from tasks.demo.drive import Chain
-from tasks.demo.site import Page
+from tasks.demo.drive import DagChain
+from tasks.demo.site import SitePage
 
 pytestmark = pytest.mark.soak
 
@@ -67,21 +67,23 @@ class Site:
             added = b"" if more is None else b"<p>" + re.sub(rb"<[^>]*>", b" ", self._bodies[more])[-3000:] + b"</p>"
             pages[f"/{name}.html"] = self._bodies[body].replace(b"</body>", added + b"</body>")
         now = int(time.time())
-        self._server.pages = {path: Page(path, body, f'"{hash((path, body)):x}"', now) for path, body in pages.items()}
+        self._server.pages = {
+            path: SitePage(path, body, f'"{hash((path, body)):x}"', now) for path, body in pages.items()
+        }
 
 
 @pytest.fixture(scope="module")
 def changing(stack, smoke) -> Iterator[Site]:
     """The site, running; its bodies are pages that the recipe `smoke` has kept, each of a text of its own."""
     kept = [row["url"] for row in rows(stack.artifact("smoke/documents"), "kept/") if row["source"] == "web"]
-    hosts = site.load(site.rendered(stack.home.root / "site"), {})
+    hosts = site.load(site.render_site(stack.home.root / "site"), {})
     bodies = [
         hosts[url.partition("//")[2].partition(".")[0]][f"/{url.rpartition('/')[2]}"].body
         for url in sorted(kept)
         if url.endswith(".html")
     ]
     assert len(bodies) >= 10, kept
-    with site.Host(0, {}) as server:
+    with site.SiteHost(0, {}) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield Site(bodies, server)
         server.shutdown()
@@ -116,7 +118,7 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
         "extract.files": FILES,
         "consolidate.limits.gopher_quality.min_letters": 0.5,
     }
-    chain = Chain(stack.airflow, "web", last="corpus")
+    chain = DagChain(stack.airflow, "web", last="corpus")
     chain.wait_for_dags()
     stack.pause("web.tokens", True)
     chain.start({"version": version, "overrides": overrides})

@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 
 CORPUS = ("extracted", "attributes", "duplicates", "documents")
 
@@ -33,7 +33,9 @@ def test_a_killed_dask_worker_only_costs_time(stack, smoke) -> None:
     run_id = corpus_anew(stack, "worker-killed")
     stack.running("smoke.corpus", run_id, "extract")
     # The nanny's children carry their address in their title.
-    workers = [one for one in marked(stack.home.root, "dask-workers") if title(one).startswith("dask worker [")]
+    workers = [
+        one for one in stack_processes(stack.home.root, "dask-workers") if title(one).startswith("dask worker [")
+    ]
     assert len(workers) == 2
     workers[0].kill()
     assert stack.finished("smoke.corpus", run_id)["state"] == "success"
@@ -58,7 +60,7 @@ def test_a_killed_stage_is_retried_and_writes_the_same_bytes(stack, smoke, airfl
 def test_a_killed_scheduler_restarts_and_finishes_the_run(stack, smoke) -> None:
     run_id = corpus_anew(stack, "scheduler-killed")
     stack.running("smoke.corpus", run_id, "extract")
-    scheduler = next(one for one in marked(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
+    scheduler = next(one for one in stack_processes(stack.home.root, "scheduler") if one.ppid() == supervisor(stack))
     os.kill(scheduler.pid, signal.SIGKILL)
     assert stack.finished("smoke.corpus", run_id)["state"] == "success"
     same_as_undisturbed(stack, "scheduler-killed", CORPUS)
@@ -72,7 +74,7 @@ def corpus_anew(stack, version: str) -> str:
 
 def stage_process(stack, instance: str) -> psutil.Process | None:
     """Returns the process that runs the stage: Airflow's task runner, once it has started the training."""
-    for process in marked(stack.home.root, "scheduler"):
+    for process in stack_processes(stack.home.root, "scheduler"):
         named = title(process)
         if named.endswith(instance) and "LocalExecutor" not in named and process.children():
             return process

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tests.system.conftest import SMOKE
 from tests.tasks.stages.dedup.made import found_in
 
@@ -79,7 +79,7 @@ def corpus(stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
     """A recipe of our own, put into the running stack, crawled and made a corpus; what each stage came to, by task."""
     recipe = Path(os.environ["SLUICE_RECIPES"]) / f"{NAME}.toml"
     recipe.write_text(RECIPE.replace("REFERENCE", manual(tmp_path_factory.mktemp("manual") / "manual.jsonl")))
-    Chain(stack.airflow, NAME).wait_for_dags(120)
+    DagChain(stack.airflow, NAME).wait_for_dags(120)
     for dag in ("corpus", "tokens"):
         stack.pause(f"{NAME}.{dag}", True)
     stack.run(f"{NAME}.crawl", {})

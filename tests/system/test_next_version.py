@@ -7,7 +7,7 @@ import json
 import re
 import time
 
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tasks.run.recipe import Recipe, find_recipe
 from tasks.run.runner import StageResult, run_stage
 from tasks.run.trace.trace import trace
@@ -18,7 +18,7 @@ LIMIT = "consolidate.limits.gopher_repetition.max_duplicate_lines"
 
 def test_a_limit_that_keeps_the_same_documents_recomputes_only_consolidate(stack, smoke) -> None:
     before = stack.artifact("smoke/checkpoint").record
-    chain = Chain(stack.airflow, "smoke")
+    chain = DagChain(stack.airflow, "smoke")
     chain.dag_runs = chain.dag_runs[1:]
     chain.start({"version": "limit", "source_version": "dev", "overrides": {LIMIT: 0.301}})
     deadline = time.monotonic() + 600

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tasks.demo.home import CHECKOUT
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 from tests.cluster.clusters import Cluster, Loopback
 from tests.cluster.training import corpus_in, recipe_text
 
@@ -102,7 +102,7 @@ def test_a_worker_killed_while_it_creates_the_pod_leaves_one_pod(stack, cluster,
     run_id = started(stack, version)
     cluster.until(lambda: slow.hits and pods_ever(cluster, version), 90)
     instance = train_task(stack, run_id)["id"]
-    processes = cluster.until(lambda: [one for one in marked(stack.home.root) if instance in title(one)], 30)
+    processes = cluster.until(lambda: [one for one in stack_processes(stack.home.root) if instance in title(one)], 30)
     for one in processes:
         one.kill()
     ends_as_if_nothing_had_happened(stack, cluster, run_id, version, undisturbed)
@@ -115,7 +115,7 @@ def test_killing_a_service_while_a_pod_trains_changes_nothing(stack, cluster, un
     run_id = started(stack, version)
     trains(stack, cluster, version)
     cluster.until(lambda: train_task(stack, run_id)["state"] == "deferred", 60)
-    for one in marked(stack.home.root, service):
+    for one in stack_processes(stack.home.root, service):
         one.kill()
     ends_as_if_nothing_had_happened(stack, cluster, run_id, version, undisturbed)
     assert train_task(stack, run_id)["try_number"] == 1

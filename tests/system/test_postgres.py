@@ -13,9 +13,9 @@ import pytest
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.store import Store
-from tasks.demo.drive import Airflow, Chain, DagRunStatus
+from tasks.demo.drive import Airflow, DagChain, DagRunStatus
 from tasks.demo.home import CHECKOUT, LARGE_XCOM, Home, Ports
-from tasks.demo.stack import marked
+from tasks.demo.stack import stack_processes
 from tests.postgres import PASSWORD, PostgresServer
 from tests.s3_server import SECRET, environment
 from tests.system.conftest import MODELS, Stack, demo, free_ports, write_recipes
@@ -57,7 +57,7 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
         assert started.returncode == 0, started.stderr
         assert PASSWORD not in started.stdout + started.stderr
         airflow = ending.enter_context(Airflow(home.airflow_url, home.password()))
-        Chain(airflow, "smoke").wait_for_dags()
+        DagChain(airflow, "smoke").wait_for_dags()
         yield Stack(home, airflow)
 
 
@@ -65,7 +65,7 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
 def made(remote: Stack) -> list[DagRunStatus]:
     """The recipe `smoke` from seeds to documents on this stack; what follows would only add minutes."""
     remote.pause("smoke.tokens", True)
-    chain = Chain(remote.airflow, "smoke", last="corpus")
+    chain = DagChain(remote.airflow, "smoke", last="corpus")
     chain.start({})
     for _ in chain.follow():
         pass
@@ -167,7 +167,7 @@ def test_no_password_is_in_a_log_a_command_line_or_a_file_for_others(remote, mad
         store = Store(f"{ROOT}{suffix}")
         for path in store.list(""):
             assert not [word for word in hidden if word in store.read(path)], path
-    lines = [" ".join(process.cmdline()) for process in marked(remote.home.root)]
+    lines = [" ".join(process.cmdline()) for process in stack_processes(remote.home.root)]
     assert len(lines) > 5
     assert not [line for line in lines if PASSWORD in line or SECRET in line]
     shown = remote.demo("status").stdout

@@ -10,7 +10,7 @@ import pytest
 from tasks.core.artifact import RECORD, Artifact, ArtifactId
 from tasks.core.ledger import Ledger
 from tasks.core.store import Store
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tasks.formats.warc.archive import INDEX
 from tasks.run.runner import TRACKING
 from tests.s3_server import SECRET
@@ -31,7 +31,7 @@ def lake(stack, smoke) -> Store:
             if path.is_file():
                 with store.write(f"{recipe}/{path.relative_to(folder / 'smoke')}") as file:
                     file.write(path.read_bytes())
-    chain = Chain(stack.airflow, "lake")
+    chain = DagChain(stack.airflow, "lake")
     chain.dag_runs = chain.dag_runs[1:]
     chain.start({})
     for _ in chain.follow():

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 
 from tasks.demo.home import CHECKOUT
-from tasks.demo.stack import marked, read_status
+from tasks.demo.stack import read_status, stack_processes
 
 
 def test_a_taken_port_is_one_line_with_a_remedy(stack, tmp_path) -> None:
@@ -19,12 +19,12 @@ def test_a_taken_port_is_one_line_with_a_remedy(stack, tmp_path) -> None:
     assert len(other.stderr.splitlines()) == 1
     assert f"port {stack.home.ports.airflow} for Airflow is taken by" in other.stderr
     assert "SLUICE_AIRFLOW_PORT" in other.stderr
-    assert marked(tmp_path) == []
+    assert stack_processes(tmp_path) == []
 
 
 def test_everything_listens_on_loopback_only(stack) -> None:
     listening = {}
-    for process in marked(stack.home.root):
+    for process in stack_processes(stack.home.root):
         for connection in process.net_connections("inet"):
             if connection.status == "LISTEN":
                 listening[connection.laddr.port] = connection.laddr.ip
@@ -55,7 +55,7 @@ def test_a_wrong_override_fails_at_once_and_says_why(stack) -> None:
 def test_without_mlflow_the_run_continues_and_is_logged_later(stack, smoke, airflow_until) -> None:
     home = stack.home
     stack.pause("smoke.corpus", True)
-    mlflow = next(one for one in marked(home.root, "mlflow") if one.ppid() == read_status(home.run).pid)
+    mlflow = next(one for one in stack_processes(home.root, "mlflow") if one.ppid() == read_status(home.run).pid)
     with socket.socket() as holder:
         for process in [*mlflow.children(recursive=True), mlflow]:
             process.kill()
@@ -81,7 +81,7 @@ def test_without_mlflow_the_run_continues_and_is_logged_later(stack, smoke, airf
 def test_down_leaves_no_process_and_up_restores_everything(stack, smoke) -> None:
     down = stack.demo("down")
     assert down.returncode == 0, down.stderr
-    assert marked(stack.home.root) == []
+    assert stack_processes(stack.home.root) == []
     assert stack.demo("down").stdout.strip() == "nothing is running"
     began = time.monotonic()
     up = stack.demo("up")

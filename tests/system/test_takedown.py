@@ -23,7 +23,7 @@ from tasks.core.ledger import versions_of
 from tasks.core.stage import SCRATCH
 from tasks.core.store import Store
 from tasks.demo import site
-from tasks.demo.drive import Chain
+from tasks.demo.drive import DagChain
 from tasks.formats.documents.tombstones import TAKEDOWN
 from tasks.formats.tokens import marks
 from tasks.formats.web.url import authority
@@ -57,7 +57,7 @@ class Handler(site.Handler):
     do_HEAD = do_GET
 
 
-class Host(site.Host):
+class Host(site.SiteHost):
     """The host that leaves, on a port of its own."""
 
     def __init__(self, pages: dict[str, site.Page]) -> None:
@@ -93,7 +93,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def host(stack) -> Iterator[Host]:
     """The host, running."""
-    pages = site.load(site.rendered(stack.home.root / "site"), {})["topics"]
+    pages = site.load(site.render_site(stack.home.root / "site"), {})["topics"]
     with Host(pages) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
@@ -161,7 +161,7 @@ def after(stack, host, seeds, trained, tmp_path_factory: pytest.TempPathFactory)
 
 def chain(stack, conf: dict[str, Any]) -> None:
     """Runs the recipe from its crawl to its model."""
-    run = Chain(stack.airflow, "leaving")
+    run = DagChain(stack.airflow, "leaving")
     run.wait_for_dags()
     run.start(conf)
     deadline = time.monotonic() + 900

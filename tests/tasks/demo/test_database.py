@@ -22,21 +22,23 @@ def test_both_databases_are_created_once(server: PostgresServer) -> None:
         Postgres(server.url()).prepare()
     names = {name for (name,) in server.query("postgres", "SELECT datname FROM pg_database")}
     assert {"airflow", "mlflow"} <= names
-    assert not Postgres(server.url()).migrated()
+    assert not Postgres(server.url()).is_migrated()
 
 
 def test_a_user_who_may_not_create_databases_gets_the_statement_to_run(server: PostgresServer) -> None:
     for name in ("airflow", "mlflow"):
         server.query("postgres", f"DROP DATABASE IF EXISTS {name}")
     server.query("postgres", "CREATE ROLE poor LOGIN PASSWORD 'x'")
-    with pytest.raises(InputError, match=r"poor may not make the database airflow.*CREATE DATABASE airflow OWNER poor"):
+    with pytest.raises(
+        InputError, match=r"poor may not create the database airflow.*CREATE DATABASE airflow OWNER poor"
+    ):
         Postgres(server.url("poor", "x")).prepare()
 
 
 def test_a_user_who_may_not_create_tables_gets_the_statement_to_run(server: PostgresServer) -> None:
     Postgres(server.url()).prepare()
     server.query("postgres", "CREATE ROLE guest LOGIN PASSWORD 'x'")
-    with pytest.raises(InputError, match=r"guest may not make tables in the database airflow.*OWNER TO guest"):
+    with pytest.raises(InputError, match=r"guest may not create tables in the database airflow.*OWNER TO guest"):
         Postgres(server.url("guest", "x")).prepare()
 
 
@@ -98,7 +100,7 @@ def test_without_the_setting_sqlite_files_are_used(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("SLUICE_DATABASE", raising=False)
     home = Home.here()
     assert home.environment()["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == f"sqlite:///{tmp_path}/airflow.db"
-    assert home.runs == f"sqlite:///{tmp_path}/mlflow.db"
+    assert home.mlflow_database == f"sqlite:///{tmp_path}/mlflow.db"
 
 
 def test_every_refusal_is_one_line() -> None:

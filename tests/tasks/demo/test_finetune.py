@@ -34,10 +34,10 @@ def test_a_generated_manual_is_extracted_with_its_headings_on_its_pages() -> Non
     many = "\n\n".join(f"{'Every ' * (n % 7)}window {name} is opened by whoever comes." for n, name in enumerate(names))
     read = read_pdf(manual(TOPIC.format(many)))
     assert read.title == 'The "door" statement'
-    assert [read.text[one.start : one.end] for one in read.pieces if one.kind == "heading"] == [read.title, "Windows"]
+    assert [read.text[one.start : one.end] for one in read.layout if one.kind == "heading"] == [read.title, "Windows"]
     assert "A door — as in (1) — opens at nine and closes at five, and whoever comes later has to knock." in read.text
     assert [read.text.count(f"window {name} is opened") for name in names] == [1] * len(names)
-    assert {one.page for one in read.pieces} == {1, 2, 3}
+    assert {one.page for one in read.layout} == {1, 2, 3}
 
 
 def test_equal_python_versions_give_equal_manuals(tmp_path: Path) -> None:
@@ -74,5 +74,5 @@ def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tun
     assert "  13 PDF files, " in shown
     assert "  source books " in shown
     assert "  asked      " in shown
-    assert "  the text of the page costs the base " in shown
+    assert "  bits per byte of the page's text after the question: base " in shown
     assert "  fine-tuned: mine/finetuned@apart, begun from mine/checkpoint@1" in shown

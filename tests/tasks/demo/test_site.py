@@ -9,22 +9,22 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
-from tasks.demo.site import HOSTS, Host, Page, load, rendered
+from tasks.demo.site import HOSTS, SiteHost, SitePage, load, render_site
 
 pytestmark = pytest.mark.soak  # rendering takes long, and every system test crawls what was rendered
 PORTS = dict(zip(HOSTS, (18701, 18702, 18703), strict=True))
-Site = dict[str, dict[str, Page]]
+Site = dict[str, dict[str, SitePage]]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return load(rendered(tmp_path_factory.mktemp("site")), PORTS)
+    return load(render_site(tmp_path_factory.mktemp("site")), PORTS)
 
 
 @pytest.fixture(scope="module")
 def topics(site: Site) -> Iterator[http.client.HTTPConnection]:
     """A connection to the running host `topics`."""
-    server = Host(0, site["topics"])
+    server = SiteHost(0, site["topics"])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
     yield connection
@@ -47,7 +47,7 @@ def test_three_hosts_have_over_400_pages_with_different_content(site: Site) -> N
 
 
 def test_rendering_twice_gives_the_same_bytes(site: Site, tmp_path: Path) -> None:
-    again = load(rendered(tmp_path), PORTS)
+    again = load(render_site(tmp_path), PORTS)
     differing = [(host, path) for host in HOSTS for path in site[host] if again[host].get(path) != site[host][path]]
     assert not differing
 
@@ -101,6 +101,6 @@ def test_a_conditional_request_returns_304(topics: http.client.HTTPConnection) -
     assert get(topics, "/lambda.html", If_Modified_Since="not a date")[0] == 200
 
 
-def links(page: Page, base: str) -> set[str]:
+def links(page: SitePage, base: str) -> set[str]:
     found = re.findall(rb'href="([^"]+)"', page.body)
     return {urljoin(base, link.decode()).partition("#")[0] for link in found}

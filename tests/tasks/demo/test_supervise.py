@@ -14,7 +14,7 @@ import pytest
 from tasks.core.errors import TransientError
 from tasks.demo import stack
 from tasks.demo.home import Home, Ports
-from tasks.demo.stack import Status, marked, read_status
+from tasks.demo.stack import Status, read_status, stack_processes
 from tests.waiting import until
 
 SERVE = """
@@ -44,7 +44,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
         process = subprocess.Popen([sys.executable, "-c", SERVE, str(made.root)], env=made.environment(), stderr=log)
     until(lambda: ready(made))
     yield made
-    stack.down(made, say=lambda _: None)
+    stack.down(made, output=lambda _: None)
     process.wait()
 
 
@@ -54,7 +54,7 @@ def ready(home: Home) -> Status | None:
 
 
 def steady(home: Home) -> list[psutil.Process]:
-    return marked(home.root, "steady")
+    return stack_processes(home.root, "steady")
 
 
 def test_a_killed_service_restarts_after_its_orphans_are_killed(home: Home) -> None:
@@ -70,8 +70,8 @@ def test_a_killed_service_restarts_after_its_orphans_are_killed(home: Home) -> N
 
 def test_down_leaves_no_process(home: Home) -> None:
     until(lambda: len(steady(home)) == 2)
-    stack.down(home, say=lambda _: None)
-    assert marked(home.root) == []
+    stack.down(home, output=lambda _: None)
+    assert stack_processes(home.root) == []
     assert read_status(home.run) is None
 
 
@@ -81,8 +81,8 @@ def test_down_ends_processes_of_a_killed_supervisor(home: Home) -> None:
     os.kill(status.pid, signal.SIGKILL)
     until(lambda: read_status(home.run) is None)
     assert len(steady(home)) == 2
-    stack.down(home, say=lambda _: None)
-    assert marked(home.root) == []
+    stack.down(home, output=lambda _: None)
+    assert stack_processes(home.root) == []
 
 
 DYING = """
@@ -110,19 +110,19 @@ def test_a_service_that_fails_to_start_is_named_with_restarts_and_last_log_line(
         until(lambda: (status := read_status(home.run)) and status.services["dying"].restarts >= 2)
         monkeypatch.setattr(stack, "UP_S", 1.0)
         with pytest.raises(TransientError) as caught:
-            stack.up(home, say=lambda _: None)
-        again = r"dying not healthy after 1 s; dying was started again \d times; "
-        assert re.search(again + "its last line of log: no key in the drawer", str(caught.value))
+            stack.up(home, output=lambda _: None)
+        again = r"dying not healthy after 1 s; dying was restarted \d times; "
+        assert re.search(again + "its last log line: no key in the drawer", str(caught.value))
         assert str(home.logs / "dying.log") in str(caught.value)
     finally:
-        stack.down(home, say=lambda _: None)
+        stack.down(home, output=lambda _: None)
         process.wait()
 
 
 def test_foreign_processes_are_not_touched(home: Home) -> None:
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, "SLUICE_STACK": str(home.root) + "-other"})
     try:
-        stack.down(home, say=lambda _: None)
+        stack.down(home, output=lambda _: None)
         assert other.poll() is None
     finally:
         other.kill()
