@@ -176,7 +176,7 @@ def test_a_restarted_stage_trains_only_missing_models(
     first, second = gate(tmp_path), gate(tmp_path, name="other", seed=1)
     from tasks.stages.classifiers import stage
 
-    made, real = [], stage._make
+    made, real = [], stage._train
 
     def dies_at_the_second(settings: ClassifierSettings, *rest: object) -> None:
         if settings.name == "other" and "other" not in made:
@@ -185,7 +185,7 @@ def test_a_restarted_stage_trains_only_missing_models(
         made.append(settings.name)
         real(settings, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage, "_make", dies_at_the_second)
+    monkeypatch.setattr(stage, "_train", dies_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         trained(run_stage, crawl, first, second)
     trained(run_stage, crawl, first, second)

@@ -112,15 +112,15 @@ def test_integral_float_grades_equal_integers_and_unknown_grades_are_reported(
     found = gather(settings_for("/a", texts=texts, crawl=None, positive="edu"), crawl, Engine())
     assert Counter(one.label for one in [*found.train, *found.heldout]) == {"edu": 40, "other": 40}
     assert found.rejected["other_label"] == 1
-    assert "left out 1 texts whose label relabel does not name: '2.5' (1)" in caplog.text
+    assert "skipped 1 texts whose label is not in relabel: '2.5' (1)" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"text": 5, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
-        ('{"text": ["x"], "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
-        ('{"text": {}, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" holds no text"),
+        ('{"text": 5, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" is not text"),
+        ('{"text": ["x"], "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" is not text"),
+        ('{"text": {}, "label": "a"}', r"bad.jsonl, line 3: no row .*the field \"text\" is not text"),
         ('{"label": "a"}', r"bad.jsonl, line 3: no row .*KeyError: 'text'"),
         ('"text"', r"bad.jsonl, line 3: no row .*TypeError"),
         ('{"text": "a", "label": "\\ud800"}', r"bad.jsonl, line 3: no row .*UnicodeEncodeError"),
@@ -158,11 +158,11 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
         (lambda: ClassifiersConfig(train=(settings_for("/a"), settings_for("/b"))), "two classifiers"),
         (lambda: settings_for("/a", name="Not a name"), "pattern"),
         (lambda: settings_for("here.jsonl"), 'the path "here.jsonl" is not absolute: begin it with / or s3://'),
-        (lambda: settings_for("/a", positive="referense"), 'no text bears the label "referense": did you mean "refer'),
-        (lambda: settings_for("/a", positive="crowl"), 'no text bears the label "crowl": did you mean "crawl"'),
+        (lambda: settings_for("/a", positive="referense"), 'no text has the label "referense": did you mean "refer'),
+        (lambda: settings_for("/a", positive="crowl"), 'no text has the label "crowl": did you mean "crawl"'),
         (
             lambda: settings_for("/a", positive="good", texts=(Texts(path="/a", relabel={"1": "good one"}),)),
-            'no text bears the label "good"',
+            'no text has the label "good"',
         ),
     ],
 )
