@@ -214,6 +214,16 @@ class Artifact(ArtifactFolder):
                 )
         return cls(store, address, record)
 
+    @classmethod
+    def find_unchanged(cls, store: Store, ref: InputRef) -> "Artifact | None":
+        """Opens the artifact of a reference if it exists and is unchanged since the reference was made, else None."""
+        artifact = cls.find(store, ArtifactId.parse(ref.address))
+        return artifact if artifact and artifact.matches(ref) else None
+
+    def matches(self, ref: InputRef) -> bool:
+        """Returns whether the artifact has the fingerprint and the content of a reference."""
+        return (self.record.fingerprint, self.record.content) == (ref.fingerprint, ref.content)
+
     def rows(self, path: str, column: str, values: Sequence[str], columns: list[str]) -> pa.Table:
         """Returns `columns` of the rows of a Parquet file in which the string column `column` has one of `values`."""
         if self.store.is_local:

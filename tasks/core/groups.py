@@ -53,7 +53,7 @@ def groups_of(whole: Artifact) -> dict[str, Artifact]:
 
 def unchanged_groups(whole: Artifact) -> dict[str, Artifact]:
     """Opens those groups of a version that exist and are unchanged, by name."""
-    groups = {name: _find_unchanged(whole, ref) for name, ref in group_refs(whole).items()}
+    groups = {name: Artifact.find_unchanged(whole.store, ref) for name, ref in group_refs(whole).items()}
     return {name: group for name, group in groups.items() if group}
 
 
@@ -73,16 +73,10 @@ def group_of(whole: Artifact, name: str) -> Artifact:
 
 
 def _open(whole: Artifact, name: str, ref: InputRef) -> Artifact:
-    if group := _find_unchanged(whole, ref):
+    if group := Artifact.find_unchanged(whole.store, ref):
         return group
     raise InputError(
         f"{whole.address} is made of {ref.address}, which is gone or has changed since",
         f"bring it back; or remove {whole.store.url(whole.address.path)} and run {whole.record.stage} again, which "
         f"measures {name} again and nothing that still exists",
     )
-
-
-def _find_unchanged(whole: Artifact, ref: InputRef) -> Artifact | None:
-    group = Artifact.find(whole.store, ArtifactId.parse(ref.address))
-    unchanged = group and (group.record.fingerprint, group.record.content) == (ref.fingerprint, ref.content)
-    return group if unchanged else None
