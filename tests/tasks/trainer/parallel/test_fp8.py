@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from tasks.core.errors import InputError
 from tasks.trainer.config import ModelConfig
 from tasks.trainer.model.transformer import build
-from tasks.trainer.parallel.fp8 import Fp8Linear, quantised, use_fp8
+from tasks.trainer.parallel.fp8 import Fp8Linear, quantize, use_fp8
 
 CPU = torch.device("cpu")
 
@@ -56,11 +56,11 @@ def test_other_numbers_are_multiplied_within_a_few_percent() -> None:
 
 def test_the_scale_follows_the_tensor() -> None:
     x = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
-    small, small_scale = quantised(x * 2**-20, torch.float8_e4m3fn)
-    narrow, scale = quantised(x, torch.float8_e4m3fn)
+    small, small_scale = quantize(x * 2**-20, torch.float8_e4m3fn)
+    narrow, scale = quantize(x, torch.float8_e4m3fn)
     assert torch.equal(small.float(), narrow.float())
     assert float(scale / small_scale) == 2**20
-    zeros, _ = quantised(torch.zeros(16, 16), torch.float8_e4m3fn)
+    zeros, _ = quantize(torch.zeros(16, 16), torch.float8_e4m3fn)
     assert not zeros.float().any()
 
 

@@ -199,7 +199,7 @@ def test_muon_on_four_ranks_takes_the_steps_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "changes", "reason"),
     [
-        ({"shard": 3}, {}, "its ranks are 3, and there are 4"),
+        ({"shard": 3}, {}, "it has 3 ranks, and there are 4"),
         ({"shard": 4}, {"batch_size": 6, "microbatch": 1}, "4 ranks cannot share 6 microbatches"),
         ({"tensor": 4}, {}, "tensor = 4 does not divide kv_heads = 2"),
         ({"context": 4}, {"seq_len": 36}, "2 x context = 8 does not divide seq_len = 36"),
