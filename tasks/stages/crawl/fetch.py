@@ -42,7 +42,7 @@ from tasks.stages.crawl.page.parser import PageParser
 from tasks.stages.crawl.page.reading import Reader
 from tasks.stages.crawl.policy import HOST_DENIED, Policy
 from tasks.stages.crawl.resume import logged_outcomes, resume
-from tasks.stages.crawl.status import Live, State, Watch, state_of
+from tasks.stages.crawl.status import FetchProgress, FetchState, StateWriter, state_of
 from tasks.stages.crawl.storage import crawldb, fetchlist, fetchlog
 from tasks.stages.crawl.storage.crawldb import KnownUrls
 from tasks.stages.crawl.storage.segment import ORDER, SegmentWriter
@@ -77,7 +77,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
         InputError: not one page could be fetched although the partition has seeds.
         TransientError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
     """
-    crawl = Crawl(config, inputs, output)
+    crawl = FetchTask(config, inputs, output)
     with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
         runner.run(crawl.work())
     return crawl.report()
@@ -96,7 +96,7 @@ def _rare_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-class Crawl:
+class FetchTask:
     """One fetch task: replays what earlier attempts have closed, then fetches the rest."""
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
@@ -110,7 +110,7 @@ class Crawl:
         self._hosts = self._listed.table(fetchlist.HOSTS_FILE).to_pylist()
         self._policy = Policy.of(config, self._listed)
         number = number_of(output.member)
-        self._policy.unlock(lambda host: owner_of(host) % config.partitions == number)
+        self._policy.load_credentials(lambda host: owner_of(host) % config.partitions == number)
         self._order = UrlOrder(
             config,
             number,
@@ -127,7 +127,7 @@ class Crawl:
         self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._begin = time.monotonic()
         self._stopped = False
-        self._watch = Watch(output, self._order)
+        self._progress = FetchProgress(output, self._order)
 
     async def work(self) -> None:
         """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
@@ -141,16 +141,16 @@ class Crawl:
 
     def report(self) -> Report:
         """Returns the final report of the stage."""
-        watch = self._watch
+        progress = self._progress
         pages = sum(record.rows_out for record in self._output.committed.values())
         return Report(
             {
-                "urls_per_s": watch.rate,
-                "hosts": float(len(watch.hosts)),
+                "urls_per_s": progress.rate,
+                "hosts": float(len(progress.hosts)),
                 "links_let_go": float(self._order.dropped),
                 **self._segment.metrics(),
             },
-            note=f"{pages} pages of {len(watch.hosts)} hosts, {watch.errors.total()} URLs without a page",
+            note=f"{pages} pages of {len(progress.hosts)} hosts, {progress.errors.total()} URLs without a page",
         )
 
     async def _crawl(self) -> None:
@@ -160,7 +160,7 @@ class Crawl:
         politeness.load(map(fetchlog.clock_of, self._hosts))
         parser = PageParser(config.user_agent)
         client = Client(config, begin=politeness.begin, policy=self._policy, sockets=self._sockets)
-        async with self._policy.watched(self._adjust), Live(self._output, self._state).kept(), client:
+        async with self._policy.watch(self._adjust), StateWriter(self._output, self._state).running(), client:
             rules = HostRules(
                 client,
                 politeness,
@@ -181,7 +181,7 @@ class Crawl:
                 self._order,
                 self._segment,
                 self._policy,
-                self._watch,
+                self._progress,
                 deadline=deadline,
             )
             self._scheduler = Scheduler(
@@ -210,9 +210,9 @@ class Crawl:
         if self._scheduler is not None:
             self._scheduler.retime()
 
-    def _state(self) -> State:
+    def _state(self) -> FetchState:
         visited = self._scheduler.visited if self._scheduler is not None else set()
-        return state_of(self._watch, self._order, self._politeness, self._policy, visited, self._segment.buffered)
+        return state_of(self._progress, self._order, self._politeness, self._policy, visited, self._segment.buffered)
 
     async def _end(self) -> None:
         if self._stopped:
@@ -220,12 +220,12 @@ class Crawl:
                 self._segment.commit()
             await self._segment.close(_STOP_DRAIN_S)
             raise TransientError(
-                f"the crawl of {self._output.address} was told to stop; {self._watch.captured} pages are committed",
+                f"the crawl of {self._output.address} was told to stop; {self._progress.captured} pages are committed",
                 "run it again to go on from there",
             )
         # Later on, a bad day of a site is no wrong recipe.
         first = self._first_cycle and any(candidate.seed for candidate in self._start)
-        if first and not self._watch.captured:
+        if first and not self._progress.captured:
             raise self._nothing_fetched()
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
@@ -234,13 +234,13 @@ class Crawl:
             with self._output.part(fetchlog.HOSTS_PART) as part:
                 fetchlog.write_hosts(part, *self._learned, self._order.traps.scores())
                 self._policy.write(part)
-        self._watch.finish()
+        self._progress.finish()
 
     def _nothing_fetched(self) -> InputError:
-        reason, _ = self._watch.errors.most_common(1)[0] if self._watch.errors else ("no answer in time", 0)
+        reason, _ = self._progress.errors.most_common(1)[0] if self._progress.errors else ("no answer in time", 0)
         seeds = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
         shown = ", ".join(seeds[:5]) + (f" and {len(seeds) - 5} more" if len(seeds) > 5 else "")
-        why = ", ".join(f"{name} x {count}" for name, count in self._watch.errors.most_common(4))
+        why = ", ".join(f"{name} x {count}" for name, count in self._progress.errors.most_common(4))
         return InputError(
             f"not one page could be fetched from {shown} ({why or reason})",
             _REMEDIES.get(reason, "open the seeds in a browser, and correct [crawl] seeds"),

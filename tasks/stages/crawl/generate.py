@@ -30,7 +30,7 @@ from tasks.formats.web.scope import Scope
 from tasks.formats.web.url import authority, key
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.inject import file_of, number_of, scope_of
-from tasks.stages.crawl.policy import Policy, settle
+from tasks.stages.crawl.policy import Policy, snapshot
 from tasks.stages.crawl.rank import RANKS_FILE
 from tasks.stages.crawl.storage import crawldb, duck
 from tasks.stages.crawl.storage.fetchlist import HOSTS_FILE, ROBOTS_FILE, URLS_FILE
@@ -157,7 +157,7 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     if "fetchlist" not in output.committed:
         with duck.connect(scratch) as connection, output.part("fetchlist") as part:
             now = datetime.now(UTC)
-            policy = settle(config, part)
+            policy = snapshot(config, part)
             _attach(connection, inputs, number_of(output.member))
             scope = scope_of(config, inputs["seeds"], tombstones_of(inputs))
             due = _choose(connection, config, scope, now, policy)

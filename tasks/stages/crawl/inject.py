@@ -92,7 +92,7 @@ _WHY = {
 }
 
 
-class Rejected(NamedTuple):
+class RejectedSeed(NamedTuple):
     """A line of a seed file that is no seed; the columns of REJECTED."""
 
     file: str
@@ -110,7 +110,7 @@ class Seed(NamedTuple):
     interval_s: int | None = None
 
 
-class _Named(NamedTuple):
+class _SeedLine(NamedTuple):
     """A seed as it is written: `file` is "" and `line` 0 where it is in the recipe."""
 
     text: str
@@ -120,7 +120,7 @@ class _Named(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-class _Unusable(Exception):
+class _UnusableSeed(Exception):
     """A seed that cannot be crawled; the argument is the reason."""
 
 
@@ -179,21 +179,21 @@ def scope_of(config: CrawlConfig, seeds: Artifact, taken_down: Tombstones = NO_T
     return Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern, taken_down)
 
 
-def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[Rejected]]:
+def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[RejectedSeed]]:
     """Returns the seeds in the order of their URLs, each once as it is named last, and the lines that are none.
 
     Raises:
         InputError: a seed of the recipe cannot be crawled; a seed is on the public web and the recipe names no
             contact; a file cannot be read; no seed is left; or more lines are unusable than `max_bad_seeds` allows.
     """
-    good: list[tuple[_Named, Seed]] = []
-    rejected: list[Rejected] = []
+    good: list[tuple[_SeedLine, Seed]] = []
+    rejected: list[RejectedSeed] = []
     lines, grants = 0, Grants(config.allow_hosts)
     for named in _named(config):
         lines += bool(named.file)
         try:
             good.append((named, _checked(config, grants, named)))
-        except _Unusable as reason:
+        except _UnusableSeed as reason:
             rejected.append(_rejected(named, str(reason)))
     hosts = config.include_hosts or [seed.link.host for _, seed in good]
     scope = Scope(hosts, config.include_prefixes, config.include_pattern, config.exclude_pattern)
@@ -204,10 +204,10 @@ def seeds_of(config: CrawlConfig) -> tuple[list[Seed], list[Rejected]]:
     return [found[url] for url in sorted(found)], sorted(rejected, key=lambda one: (files.index(one.file), one.line))
 
 
-def _named(config: CrawlConfig) -> Iterator[_Named]:
+def _named(config: CrawlConfig) -> Iterator[_SeedLine]:
     """Yields every seed as it is written."""
     for seed in config.seeds:
-        yield _Named(seed)
+        yield _SeedLine(seed)
     for path in config.seed_files:
         try:
             with open(path, "rb") as file:
@@ -215,17 +215,17 @@ def _named(config: CrawlConfig) -> Iterator[_Named]:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
                     seed, *fields = (field.strip() for field in _REMARK.split(text)[0].strip().split("\t"))
                     if seed and not seed.startswith("#"):
-                        yield _Named(seed, path, number, "\ufffd" in text, tuple(filter(None, fields)))
+                        yield _SeedLine(seed, path, number, "\ufffd" in text, tuple(filter(None, fields)))
         except OSError as error:
             raise InputError(f"the seeds of {path} cannot be read ({error})", "correct [crawl] seed_files") from error
 
 
-def _checked(config: CrawlConfig, grants: Grants, named: _Named) -> Seed:
+def _checked(config: CrawlConfig, grants: Grants, named: _SeedLine) -> Seed:
     if named.broken:
-        raise _Unusable("encoding")
+        raise _UnusableSeed("encoding")
     values = _values(named.fields)
     if "\t" in named.text:  # only in the recipe: a URL parser would leave it out
-        raise _Unusable(_FIELDS)
+        raise _UnusableSeed(_FIELDS)
     url = canonical(named.text)
     if url is None:
         raise _refused(named, "url")
@@ -248,12 +248,12 @@ def _values(fields: Sequence[str]) -> dict[str, float]:
         name, _, value = field.partition("=")
         number = float(value) if _NUMBER.fullmatch(value) else 0.0
         if name not in _LEAST or number < _LEAST[name]:
-            raise _Unusable(_FIELDS)
+            raise _UnusableSeed(_FIELDS)
         values[name] = number
     return values
 
 
-def _check_share(config: CrawlConfig, rejected: Sequence[Rejected], lines: int, seeds: int) -> None:
+def _check_share(config: CrawlConfig, rejected: Sequence[RejectedSeed], lines: int, seeds: int) -> None:
     if not seeds and not rejected:
         raise InputError("the crawl has no seeds", "name at least one URL in [crawl] seeds or seed_files")
     if not seeds:
@@ -265,21 +265,21 @@ def _check_share(config: CrawlConfig, rejected: Sequence[Rejected], lines: int, 
         )
 
 
-def _refused(named: _Named, reason: str) -> Exception:
+def _refused(named: _SeedLine, reason: str) -> Exception:
     """Returns the exception for a seed: a line of a file is rejected, a seed of the recipe is an error."""
     if named.file:
-        return _Unusable(reason)
+        return _UnusableSeed(reason)
     why, remedy = _WHY[reason]
     return InputError(f"the seed {_shown(named.text)!r} ({_RECIPE}) {why}", remedy)
 
 
-def _rejected(named: _Named, reason: str) -> Rejected:
+def _rejected(named: _SeedLine, reason: str) -> RejectedSeed:
     if not named.file:
         raise _refused(named, reason)
-    return Rejected(named.file, named.line, _shown(named.text), reason, _WHY[reason][0])
+    return RejectedSeed(named.file, named.line, _shown(named.text), reason, _WHY[reason][0])
 
 
-def _where(named: _Named) -> str:
+def _where(named: _SeedLine) -> str:
     return f"{named.file}, line {named.line}" if named.file else _RECIPE
 
 
@@ -288,14 +288,14 @@ def _shown(text: str) -> str:
     return _USER.sub("//...@", text)[:_MAX_TEXT]
 
 
-def summary(rejected: Sequence[Rejected]) -> str:
+def summary(rejected: Sequence[RejectedSeed]) -> str:
     """Returns text with the number of rejected lines by reason, and the first few of them."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(one.reason for one in rejected).most_common())
     shown = "; ".join(f"{one.file}, line {one.line}: {one.text!r}" for one in rejected[:_SHOWN])
     return f"{len(rejected)} lines of seed files are no seeds ({reasons}): {shown}"
 
 
-def to_table(rejected: Sequence[Rejected]) -> pa.Table:
+def to_table(rejected: Sequence[RejectedSeed]) -> pa.Table:
     """Returns the lines that are no seeds as a table (REJECTED)."""
     return pa.Table.from_arrays(
         [pa.array([row[at] for row in rejected], field.type) for at, field in enumerate(REJECTED)], schema=REJECTED

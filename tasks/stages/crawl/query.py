@@ -21,7 +21,7 @@ from tasks.formats.web.domain import domain_of
 from tasks.stages.crawl.policy import HostsFile, Policy
 from tasks.stages.crawl.storage import crawldb, duck
 
-Found = dict[str, Any]
+QueryResult = dict[str, Any]
 
 TOPS = ("hosts", "domains", "reasons", "statuses", "kinds", "depths")
 
@@ -74,7 +74,7 @@ def query(
     most: int = 20,
     version: str = "",
     now: datetime | None = None,
-) -> Found:
+) -> QueryResult:
     """Returns the URLs that the filters mean, or counts of them.
 
     Args:
@@ -162,7 +162,7 @@ def _rows(top: str, where: str, most: int) -> str:
     )
 
 
-def render(found: Found) -> str:
+def render(found: QueryResult) -> str:
     """Returns what `query` returned as text."""
     rows = [{name: _cell(value) for name, value in row.items()} for row in found["rows"]]
     lines = [f"{found['urls']:,} URLs in {', '.join(found['artifacts'])}"]

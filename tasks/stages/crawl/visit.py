@@ -25,7 +25,7 @@ from tasks.stages.crawl.page.reading import DUPLICATE as SAME
 from tasks.stages.crawl.page.reading import Reader, mime_of
 from tasks.stages.crawl.page.terms import header_terms, merge_terms, terms_json
 from tasks.stages.crawl.policy import EVERY_S, HOST_DENIED, Policy
-from tasks.stages.crawl.status import Watch
+from tasks.stages.crawl.status import FetchProgress
 from tasks.stages.crawl.storage.fetchlist import Candidate, EarlierCapture
 from tasks.stages.crawl.storage.fetchlog import (
     CAPTURED,
@@ -78,7 +78,7 @@ class Visitor:
         order: UrlOrder,
         segment: SegmentWriter,
         policy: Policy,
-        watch: Watch,
+        progress: FetchProgress,
         *,
         deadline: float,
     ) -> None:
@@ -91,7 +91,7 @@ class Visitor:
         self._traps = order.traps
         self._segment = segment
         self._policy = policy
-        self._watch = watch
+        self._progress = progress
         self._deadline = deadline
         self._tries: dict[str, int] = {}
         self._known_sites: set[str] = set()
@@ -168,7 +168,7 @@ class Visitor:
         if came and outcome.status in CAPTURED and outcome.kind == PAGE and not outcome.render:
             self._traps.note(outcome.url, outcome.payload_digest)
         self._order.note(candidate, outcome)
-        self._watch.count(outcome)
+        self._progress.count(outcome)
 
     def expect(self, outcomes: Iterable[Outcome]) -> None:
         """Takes outcomes of earlier attempts whose turn has not come yet; a visit to their URL replays them.
@@ -186,16 +186,16 @@ class Visitor:
         for candidate, reason in self._order.refused:
             if candidate.url not in self._logged:
                 self._segment.note(_outcome(candidate, GONE, reason, False))
-            self._watch.errors[reason] += 1
+            self._progress.errors[reason] += 1
         self._order.refused.clear()
 
     def _record(self, candidate: Candidate, outcome: Outcome) -> None:
         self._segment.note(outcome)
-        self._watch.fetched += 1
+        self._progress.fetched += 1
         self._order.note(candidate, outcome)
-        self._watch.count(outcome)
+        self._progress.count(outcome)
         self.log_refused()
-        self._watch.report(self._politeness, self._segment.buffered)
+        self._progress.report(self._politeness, self._segment.buffered)
 
     def _skip(self, candidate: Candidate, status: str, reason: str, why: str = "") -> VisitResult:
         """Records a URL that is not requested; `why` is text for the log."""

@@ -30,12 +30,12 @@ from tasks.stages.crawl.generate import due_of
 from tasks.stages.crawl.hosts.rules import MAX_AGE
 from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
-from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, held_in, read_hosts_file
+from tasks.stages.crawl.policy import HOST_DENIED, HOST_DROPPED, HostsFile, Policy, hosts_file_in, read_hosts_file
 from tasks.stages.crawl.storage import crawldb, duck, fetchlist
 from tasks.stages.crawl.storage.duck import Lookup
 from tasks.stages.crawl.storage.segment import LINK, LOG
 
-Found = dict[str, Any]
+Facts = dict[str, Any]
 
 _SCHEME = re.compile(r"[a-z][a-z\d+.-]*:(?://|[^\d/?])", re.I)
 # What shows that a crawl has met a URL.
@@ -133,7 +133,7 @@ class Sources:
         return newest(self._store, name)
 
 
-class Facts:
+class FactReader:
     """One URL, and the artifacts with rows about it.
 
     Args:
@@ -161,7 +161,7 @@ class Facts:
         self.policy, self.policy_from = self._read_policy(sources)
         self.tombstones = sources.tombstones
 
-    def gathered(self) -> Found:
+    def gathered(self) -> Facts:
         """Returns everything that is known, as `why` describes it."""
         with tempfile.TemporaryDirectory() as scratch, duck.connect(scratch) as connection:
             lookup = Lookup(connection, self.artifacts)
@@ -197,9 +197,9 @@ class Facts:
         where = f"{self._config.hosts_file}, which cannot be read here"
         if listed is None:
             return Policy(), where
-        return Policy(held_in(listed), listed_at=listed_at), f"{where}; as {listed.address} holds it"
+        return Policy(hosts_file_in(listed), listed_at=listed_at), f"{where}; as {listed.address} holds it"
 
-    def _site_rules(self) -> Found | None:
+    def _site_rules(self) -> Facts | None:
         if not self.policy_from:
             return None
         host, config = self._link.host, self._config
@@ -217,7 +217,7 @@ class Facts:
             "headers": sent,
         }
 
-    def _seed(self, lookup: Lookup) -> Found:
+    def _seed(self, lookup: Lookup) -> Facts:
         """Returns whether it is a seed, and the line of a seed file that was set aside for it."""
         query = "SELECT * EXCLUDE (file_row_number) FROM stored WHERE text IN (?, ?)"
         aside = lookup.one("seeds", lookup.files("seeds", REJECTED_FILE), query, self._asked, self._link.url)
@@ -236,7 +236,7 @@ class Facts:
                 return [one["url"] for one in lookup.rows("segment", log, query, row["sources"])]
         return []
 
-    def _known(self, lookup: Lookup) -> Found | None:
+    def _known(self, lookup: Lookup) -> Facts | None:
         row = lookup.one("crawldb", lookup.files("crawldb", crawldb.URLS_FILE), _BY_KEY, self._key)
         if row is None:
             return None
@@ -245,18 +245,18 @@ class Facts:
         due, asked = due_of(row, self.policy, self._now, seed.get("interval_s"))
         return {**{name: row.get(name) for name in _KNOWN}, "record_id": record, "due": due, "asked_again": asked}
 
-    def _tried(self, lookup: Lookup) -> Found | None:
+    def _tried(self, lookup: Lookup) -> Facts | None:
         row = lookup.one("segment", lookup.files("segment", LOG), _BY_KEY, self._key)
         return {name: row.get(name) for name in _TRIED} if row else None
 
-    def _listed(self, lookup: Lookup) -> Found | None:
+    def _listed(self, lookup: Lookup) -> Facts | None:
         row = lookup.one("fetchlist", lookup.files("fetchlist", fetchlist.URLS_FILE), _BY_KEY, self._key)
         if row is None:
             return None
         most = self.artifacts["fetchlist"].record.rows_out
         return {"place": row["file_row_number"] + 1, "of": most, "score": row["score"]}
 
-    def _rules(self, lookup: Lookup) -> Found | None:
+    def _rules(self, lookup: Lookup) -> Facts | None:
         """Returns the rules of the site's robots.txt and tdmrep.json for it, where the crawl DB has them."""
         url, config = self._link.url, self._config
         origin = origin_of(url)
@@ -279,7 +279,7 @@ class Facts:
             "terms": {"robots": robots.terms(url), "tdmrep": list(Reservations(tdm).terms(url)) if tdm else []},
         }
 
-    def _pace(self, lookup: Lookup) -> Found:
+    def _pace(self, lookup: Lookup) -> Facts:
         """Returns the host's pause and back-off, and its requests in the last fetch."""
         host, config = self._link.host, self._config
         row = lookup.one("crawldb", lookup.files("crawldb", crawldb.HOSTS_FILE), _BY_HOST, host) or {}
@@ -303,7 +303,7 @@ class Facts:
 
 def why(
     store: Store, recipe: str, config: CrawlConfig, url: str, version: str = "", now: datetime | None = None
-) -> Found:
+) -> Facts:
     """Returns the facts about one URL; see `why_all`."""
     (found,) = why_all(store, recipe, config, [url], version, now)
     return found
@@ -311,7 +311,7 @@ def why(
 
 def why_all(
     store: Store, recipe: str, config: CrawlConfig, urls: Iterable[str], version: str = "", now: datetime | None = None
-) -> Iterator[Found]:
+) -> Iterator[Facts]:
     """Yields the facts about URLs, and the obstacles to fetching them.
 
     Args:
@@ -345,12 +345,12 @@ def _spelled(url: str) -> tuple[str, ...]:
     return (url,) if _SCHEME.match(url) else (f"https://{url}", f"http://{url}")
 
 
-def _about(sources: Sources, url: str, now: datetime) -> Found:
+def _about(sources: Sources, url: str, now: datetime) -> Facts:
     plain, config = canonical(url), sources.config
     if plain is None:
         says = "no http or https URL without user name and password, or longer than 4,096 characters"
         return {"asked": url, "url": None, "verdict": f"never: it is {says}", "obstacles": [_by("url", says)]}
-    facts = Facts(sources, url, plain, now)
+    facts = FactReader(sources, url, plain, now)
     found = facts.gathered()
     scope = _scope(facts, config)
     obstacles = [*_by_recipe(facts, config, scope, found), *_by_site(found["rules"])]
@@ -359,11 +359,11 @@ def _about(sources: Sources, url: str, now: datetime) -> Found:
     return {**found, "obstacles": obstacles, "verdict": _verdict(found, obstacles, config.recrawl)}
 
 
-def _by(what: str, says: str, *, waits: bool = False) -> Found:
+def _by(what: str, says: str, *, waits: bool = False) -> Facts:
     return {"by": what, "says": says, "waits": waits}
 
 
-def _scope(facts: Facts, config: CrawlConfig) -> Scope:
+def _scope(facts: FactReader, config: CrawlConfig) -> Scope:
     if "seeds" in facts.artifacts:
         return scope_of(config, facts.artifacts["seeds"])
     seeds = [seed for seed in map(canonical, config.seeds) if seed]
@@ -371,7 +371,7 @@ def _scope(facts: Facts, config: CrawlConfig) -> Scope:
     return Scope.of(config.include_hosts, seeds, config.include_prefixes, *patterns)
 
 
-def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) -> list[Found]:
+def _by_recipe(facts: FactReader, config: CrawlConfig, scope: Scope, found: Facts) -> list[Facts]:
     url, host, obstacles = found["url"], found["host"], _by_takedown(facts, found["url"])
     if outside := scope.refusal(url):
         no_seed = outside == "include_hosts" and not config.include_hosts
@@ -386,7 +386,7 @@ def _by_recipe(facts: Facts, config: CrawlConfig, scope: Scope, found: Found) ->
     return obstacles
 
 
-def _by_hosts_file(policy: Found | None) -> list[Found]:
+def _by_hosts_file(policy: Facts | None) -> list[Facts]:
     if policy is None:
         return []
     found = []
@@ -400,7 +400,7 @@ def _by_hosts_file(policy: Found | None) -> list[Found]:
     return found
 
 
-def _by_takedown(facts: Facts, url: str) -> list[Found]:
+def _by_takedown(facts: FactReader, url: str) -> list[Facts]:
     causes = Tombstones.of(facts.tombstones).causes(url)
     stones = {stone.value: stone for stone in facts.tombstones if stone.kind != DOCUMENT}
     return [_by(TAKEDOWN, _taken_down(stones[cause])) for cause in causes[:1]]
@@ -411,7 +411,7 @@ def _taken_down(stone: Tombstone) -> str:
     return f"{stone.value} is taken down by {stone.takedown}{f' of {stone.date}' if stone.date else ''}{reason}"
 
 
-def _by_site(rules: Found | None) -> list[Found]:
+def _by_site(rules: Facts | None) -> list[Facts]:
     if rules is None:
         return []
     obstacles, decision, against = [], rules["decision"], rules["ai_rule"]
@@ -425,7 +425,7 @@ def _by_site(rules: Found | None) -> list[Found]:
     return obstacles
 
 
-def _by_cycles(found: Found, now: datetime) -> list[Found]:
+def _by_cycles(found: Facts, now: datetime) -> list[Facts]:
     """Returns the reasons of the last cycles for which it waits."""
     known, pace = found["known"], found["pace"]
     obstacles: list[tuple[str, str]] = []
@@ -438,7 +438,7 @@ def _by_cycles(found: Found, now: datetime) -> list[Found]:
     return [_by(what, says, waits=True) for what, says in obstacles]
 
 
-def _waits(known: Found) -> tuple[str, str]:
+def _waits(known: Facts) -> tuple[str, str]:
     due, last = time_of(known["due"]), time_of(known["last_fetch"])
     if known["fails"]:
         times = f"{known['fails']} times in a row" if known["fails"] > 1 else "once"
@@ -448,7 +448,7 @@ def _waits(known: Found) -> tuple[str, str]:
     return ("not due", f"it was fetched {last}, and is due again after {due}")
 
 
-def _verdict(found: Found, obstacles: list[Found], recrawl: bool) -> str:
+def _verdict(found: Facts, obstacles: list[Facts], recrawl: bool) -> str:
     known, listed, tried = found["known"], found["listed"], found["tried"]
     if obstacles:
         first = obstacles[0]
@@ -465,7 +465,7 @@ def _verdict(found: Found, obstacles: list[Found], recrawl: bool) -> str:
     return f"{since}: the next cycle lists it, unless better URLs use up the requests of the cycle or of its host"
 
 
-def _new(found: Found) -> str:
+def _new(found: Facts) -> str:
     """Returns the verdict on a URL that is in no crawl DB."""
     listed, tried, aside = found["listed"], found["tried"], found["set_aside"]
     if tried:
@@ -481,7 +481,7 @@ def _new(found: Found) -> str:
     return "unknown: no page, sitemap or feed that was read leads to it; the recipe would cover it"
 
 
-def _ruled(decision: Found) -> str:
+def _ruled(decision: Facts) -> str:
     """Returns a rule of robots.txt, with its line."""
     return f"robots.txt, line {decision['line']}, for {decision['group']}: {decision['rule']}"
 
@@ -491,7 +491,7 @@ def time_of(when: datetime | None) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if when else "at no known time"
 
 
-def render(found: Found) -> str:
+def render(found: Facts) -> str:
     """Returns the text of what `tasks.stages.crawl.why.why` returned."""
     lines = [found["url"] or found["asked"], _line("verdict", found["verdict"])]
     if found["url"] is None:
@@ -504,7 +504,7 @@ def render(found: Found) -> str:
     return "\n".join([*lines, "", f"read from: {read}"])
 
 
-def verdict(found: Found) -> str:
+def verdict(found: Facts) -> str:
     """Returns the URL and its verdict in one line, with a tab between."""
     return f"{found['url'] or found['asked']}\t{found['verdict']}"
 
@@ -513,7 +513,7 @@ def _line(name: str, says: str) -> str:
     return f"  {name:<{_LEFT}}{says}".rstrip()
 
 
-def _origin(found: Found) -> list[str]:
+def _origin(found: Facts) -> list[str]:
     lines = [_line("seed", "yes")] if found["seed"] else []
     if aside := found["set_aside"]:
         lines.append(_line("set aside", f"{aside['file']}, line {aside['line']}: it {aside['why']}"))
@@ -522,7 +522,7 @@ def _origin(found: Found) -> list[str]:
     return lines
 
 
-def _known(known: Found | None) -> list[str]:
+def _known(known: Facts | None) -> list[str]:
     if known is None:
         return [_line("crawl DB", "does not hold it")]
     why = f" ({known['reason']})" if known["reason"] else ""
@@ -544,7 +544,7 @@ def _known(known: Found | None) -> list[str]:
     return lines
 
 
-def _tried(found: Found) -> list[str]:
+def _tried(found: Facts) -> list[str]:
     tried = found["tried"]
     if tried is None:
         return []
@@ -558,7 +558,7 @@ def _tried(found: Found) -> list[str]:
     return [_line("last cycle", f"{found['artifacts']['segment']}: {says}")]
 
 
-def _listed(found: Found) -> list[str]:
+def _listed(found: Facts) -> list[str]:
     listed = found["listed"]
     if listed is None:
         return []
@@ -566,7 +566,7 @@ def _listed(found: Found) -> list[str]:
     return [_line("listed", f"{where}: place {listed['place']:,} of {listed['of']:,}, score {listed['score']:.3g}")]
 
 
-def _rules(rules: Found | None) -> list[str]:
+def _rules(rules: Facts | None) -> list[str]:
     if rules is None:
         return [_line("robots.txt", "of its site is not in the crawl DB")]
     decision = rules["decision"]
@@ -580,7 +580,7 @@ def _rules(rules: Found | None) -> list[str]:
     return [*lines, _line("states", _pairs(stated))] if stated else lines
 
 
-def _policy(policy: Found | None) -> list[str]:
+def _policy(policy: Facts | None) -> list[str]:
     if policy is None:
         return []
     denied = f"denied by {policy['denied_by']}; " if policy["denied_by"] else ""
@@ -590,7 +590,7 @@ def _policy(policy: Found | None) -> list[str]:
     return [_line("hosts file", f"{says} ({policy['from']})")]
 
 
-def _pace(pace: Found) -> list[str]:
+def _pace(pace: Facts) -> list[str]:
     learned = [
         f"{name} {pace[field]:.3g} s"
         for name, field in (("Crawl-delay", "crawl_delay_s"), ("answers in", "latency_s"))

@@ -263,7 +263,7 @@ class Traps:
         return capture if capture and capture.url != url else None
 
     def learn(self, url: str, title: str, links: Iterable[Link]) -> None:
-        """Records title and links of a date page, since a calendar whose pages add nothing is endless; ignores others."""
+        """Records title and links of a date page: a calendar whose pages add nothing is endless."""
         name = authority(url)
         host = self._hosts.get(name)
         path, fields = _split(url)

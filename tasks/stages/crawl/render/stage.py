@@ -331,7 +331,9 @@ class QueueRenderer:
         if outcome.status in CAPTURED:
             notes = {"software": f"Chromium/{self._browser.version}", "hopsFromSeed": str(page.depth), **notes}
             when = outcome.fetched_at or datetime.now(UTC)
-            outcome = files.with_record(outcome, files.warc.conversion(page.url, when, html, MIME, page.record_id, notes))
+            outcome = files.with_record(
+                outcome, files.warc.conversion(page.url, when, html, MIME, page.record_id, notes)
+            )
         files.note(outcome)
 
     async def _render_page(self, page: QueuedPage) -> _Result:

@@ -69,28 +69,28 @@ def test_the_closest_entry_with_a_value_applies(policy):
     ("text", "words"),
     [
         ('dny = ["a.example"]', 'id you mean "deny"'),
-        ('deny = ["https://a.example/"]', "is no host"),
-        ('deny = ["A.example"]', "is no host"),
-        ('deny = ["0x7f.1"]', "is no host"),
-        ('deny = ["a.example:80"]', "is no host"),
+        ('deny = ["https://a.example/"]', "is not a host"),
+        ('deny = ["A.example"]', "is not a host"),
+        ('deny = ["0x7f.1"]', "is not a host"),
+        ('deny = ["a.example:80"]', "is not a host"),
         ('deny = ["*.a.example:81"]', "has no port"),
         ('deny = "a.example"', "deny"),
         ("[hosts.'a.example']\ndelay = 3", "unknown key hosts.a.example.delay"),
         ("[hosts.'a.example']\ndelay_s = -1.0", "delay_s"),
         ("[hosts.'a.example']\nheaders = { User-Agent = 'env:A' }", "User-Agent cannot be set"),
         ("[hosts.'a.example']\nheaders = { Host = 'env:A' }", "Host cannot be set"),
-        ("[hosts.'a.example']\nheaders = { Cookie = 'env:A' }", "a field of its own, cookies"),
-        ("[hosts.'a.example']\nheaders = { 'a b' = 'env:A' }", "no name of a header"),
+        ("[hosts.'a.example']\nheaders = { Cookie = 'env:A' }", "its own field, cookies"),
+        ("[hosts.'a.example']\nheaders = { 'a b' = 'env:A' }", "not a valid name of a header"),
         ("[hosts.'*.a.example']\ncookies = { a = 'env:A' }", "go to one host only"),
-        ("[hosts.'a.example']\naccept_language = \"de\\r\\nX: y\"", "no list of languages"),
+        ("[hosts.'a.example']\naccept_language = \"de\\r\\nX: y\"", "not a list of languages"),
         ("[hosts.'a.example']\ninterval_s = 5", "interval_s"),
         ("[hosts.'a.example']\ndrop_before = 2026-11-24T10:00:00", "drop_before"),
-        ("[hosts.'a.example']\ndrop_parameters = ['a=b']", "is no parameter"),
-        ("[hosts.'a.example']\nrewrite = [{ match = '(', to = '' }]", "is no rule"),
-        ("[hosts.'a.example']\nrewrite = [{ match = '(a)', to = '\\2' }]", "is no rule"),
+        ("[hosts.'a.example']\ndrop_parameters = ['a=b']", "is not a parameter"),
+        ("[hosts.'a.example']\nrewrite = [{ match = '(', to = '' }]", "is not a valid rule"),
+        ("[hosts.'a.example']\nrewrite = [{ match = '(a)', to = '\\2' }]", "is not a valid rule"),
         ("[again]\n'a.example' = true", "again"),
         ("[again]\n'a.example' = 2026-11-24T10:00:00", "again"),
-        ("[again]\n'A.example' = 2026-11-24T10:00:00Z", "is no host"),
+        ("[again]\n'A.example' = 2026-11-24T10:00:00Z", "is not a host"),
         ("[again]\n'https://a.example' = 2026-11-24T10:00:00Z", "write 'https://a.example/', or a host"),
         ("deny = [", "is not TOML"),
     ],
@@ -104,7 +104,7 @@ def test_invalid_entries_are_refused(written, text, words):
 @pytest.mark.parametrize("value", ['"Bearer s3cret"', '"env:"', '"file:s3cret"', "31337", '["s3cret"]'])
 def test_a_credential_written_into_the_file_is_refused_without_being_shown(written, value):
     for field in ("headers", "cookies"):
-        with pytest.raises(RecipeError, match=r"X-Key is no reference") as caught:
+        with pytest.raises(RecipeError, match=r"X-Key is not a reference") as caught:
             read_hosts_file(written(f"[hosts.'a.example']\n{field} = {{ X-Key = {value} }}"))
         assert "s3cret" not in str(caught.value)
         assert "31337" not in str(caught.value)

@@ -264,7 +264,7 @@ def test_missing_credentials_fail_only_their_partition(run_stage, configured, gu
 def test_an_invalid_header_value_is_refused_without_being_shown(value, tmp_path):
     (tmp_path / "value").write_text(value)
     file = HostsFile(hosts={"a.example": HostSettings(headers={"X-Key": f"file:{tmp_path}/value"})})
-    with pytest.raises(InputError, match=r"X-Key for a\.example at file:.* is no header value") as caught:
+    with pytest.raises(InputError, match=r"X-Key for a\.example at file:.* is not a valid header value") as caught:
         Policy(file).load_credentials(lambda host: True)
     assert not value or value not in str(caught.value)
 
