@@ -20,7 +20,7 @@ from tasks.core.errors import InputError
 from tasks.stages.extract.parser import Content, Parser, Rejected
 
 if TYPE_CHECKING:
-    from tasks.formats.pdf.blocks import Block
+    from tasks.formats.pdf.blocks import PdfBlock
 
 _MAX_OUTPUT = 16 << 20
 
@@ -70,7 +70,7 @@ class Pdf(Parser):
     def parse(self, data: bytes, name: str) -> Content:
         """See `Parser.parse`."""
         from tasks.formats.pdf.document import read_pdf
-        from tasks.formats.pdf.reader import Limits, Unreadable
+        from tasks.formats.pdf.reader import Limits, PdfError
 
         limits = Limits(self.max_pages, self.max_objects, self.max_chars, self.max_cpu_s)
         try:
@@ -79,11 +79,11 @@ class Pdf(Parser):
             else:
                 with PageCommand(self.page_command, data, self.page_timeout_s) as command:
                     document = read_pdf(data, limits, command.read, all_pages=self.page_command_reads == "all")
-        except Unreadable as unreadable:
+        except PdfError as unreadable:
             raise Rejected(unreadable.reason) from None
         if not document.text:
             raise Rejected("needs_ocr" if any(page.needs_ocr for page in document.pages) else "empty", document.pages)
-        return Content(text=document.text, title=document.title, layout=document.pieces, pages=document.pages)
+        return Content(text=document.text, title=document.title, layout=document.layout, pages=document.pages)
 
 
 class PageCommand:
@@ -111,7 +111,7 @@ class PageCommand:
     ) -> None:
         self._folder.cleanup()
 
-    def read(self, page: int) -> list["Block"] | None:
+    def read(self, page: int) -> list["PdfBlock"] | None:
         """Returns the blocks of a page; None if the command fails or takes too long.
 
         Raises:
@@ -157,9 +157,9 @@ def _own_limits() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_OUTPUT, _MAX_OUTPUT))
 
 
-def _block(output: Any, page: int) -> "Block":
+def _block(output: Any, page: int) -> "PdfBlock":
     """Returns the block of a JSON value printed by the command; raises ValueError if it is invalid."""
-    from tasks.formats.pdf.blocks import KINDS, Block  # imported here, because recipes import this module
+    from tasks.formats.pdf.blocks import KINDS, PdfBlock  # imported here, because recipes import this module
 
     if not isinstance(output, dict) or not isinstance(output.get("text"), str):
         raise ValueError('page_command: each line of its output must be a JSON object with a "text"')
@@ -169,4 +169,4 @@ def _block(output: Any, page: int) -> "Block":
     if not isinstance(box, list | tuple) or len(box) != 4 or not all(isinstance(edge, int | float) for edge in box):
         raise ValueError("page_command: a box must be four numbers: left, top, right and bottom")
     x0, y0, x1, y1 = map(float, box)
-    return Block(kind, tuple(output["text"].splitlines()) or ("",), page, (x0, y0, x1, y1), 0.0)
+    return PdfBlock(kind, tuple(output["text"].splitlines()) or ("",), page, (x0, y0, x1, y1), 0.0)

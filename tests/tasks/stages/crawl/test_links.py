@@ -314,7 +314,7 @@ def test_a_tag_with_thousands_of_attributes_is_read_in_the_child_at_any_offset(m
     def refuse(*_):
         raise AssertionError("read in the crawl's own process")
 
-    monkeypatch.setattr("tasks.stages.crawl.page.parser.read_page", refuse)
+    monkeypatch.setattr("tasks.stages.crawl.page.parser.parse_page", refuse)
 
     async def run():
         parser = PageParser("sluice")

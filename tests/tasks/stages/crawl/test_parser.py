@@ -162,7 +162,7 @@ def test_robots_directives_of_an_unreadable_page_are_read_from_its_source():
     ],
 )
 def test_directives_from_the_source_agree_with_a_parser(monkeypatch, meta, noindex):
-    monkeypatch.setattr(module, "read_page", lambda *_: 1 // 0)
+    monkeypatch.setattr(module, "parse_page", lambda *_: 1 // 0)
     page = said(None, meta)
     assert page.noindex is noindex
     assert re.fullmatch(r"ZeroDivisionError: integer .* by zero \(test_parser\.py:\d+\)", page.unread)
@@ -174,7 +174,7 @@ def test_an_exception_on_a_page_is_reported_and_the_next_one_is_read(monkeypatch
             raise KeyError("href")
         return parse_page(html, *rest)
 
-    monkeypatch.setattr(module, "read_page", fails)
+    monkeypatch.setattr(module, "parse_page", fails)
     (first, second), _ = read(SMALL, b"<a href=/b>b</a>")
     assert re.fullmatch(r"KeyError: 'href' \(test_parser\.py:\d+\)", first)
     assert second == ["http://h/b"]

@@ -62,11 +62,11 @@ def test_slightly_malformed_files_give_all_documents(tmp_path: Path, data: bytes
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"d": LINES.encode("utf-16").replace(b"{\0", b"(\0")}, "3 of 3 rows are no JSON objects"),
+        ({"d": LINES.encode("utf-16").replace(b"{\0", b"(\0")}, "3 of 3 rows are not JSON objects"),
         ({"d": b"a,b\n1,2\n", "e": LINES.encode()}, r"src/d of the file source \"src\": 2 of 2 rows .*Expecting value"),
         ({"d": '{"text": "caf\u00e9"}\n'.encode("latin-1") * 2}, "can't decode byte 0xe9"),
-        ({"d": b"[1, 2, 3]"}, "row 0 is no object: b'1'"),
-        ({"d": json.dumps({"count": 3, "data": ROWS}).encode()}, r"one JSON object around a list, \"data\""),
+        ({"d": b"[1, 2, 3]"}, "row 0 is not an object: b'1'"),
+        ({"d": json.dumps({"count": 3, "data": ROWS}).encode()}, r"one JSON object with a list \"data\""),
         ({"d": json.dumps([{"body": "x", "n": 1}]).encode()}, r"text in the field \"text\" \(the first .* body, n\)"),
         ({"d": b"PAR1 and so on"}, r"it is a Parquet file\. Set kind"),
     ],

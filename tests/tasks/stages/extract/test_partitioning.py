@@ -160,7 +160,7 @@ def test_a_file_that_became_shorter_is_reported(tmp_path: Path, ending: str) -> 
     (file,) = find_files(found)
     *_, last = cut(file, "jsonl", 1_000)
     path.write_bytes(compressed(lines()[:5_000], ending))
-    with pytest.raises(InputError, match="has become shorter while it was read"):
+    with pytest.raises(InputError, match="became shorter while it was read"):
         list(read_file(file, found, CONFIG, piece=last))
 
 

@@ -315,7 +315,7 @@ def test_json_lines_are_not_written_by_default(run_stage: Run, sources: tuple[Fi
 def test_no_inputs_and_no_documents_are_errors(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make
 ) -> None:
-    with pytest.raises(InputError, match="no WARC file and no local file"):
+    with pytest.raises(InputError, match="there is no WARC file and no local file"):
         run_stage(MODULE, ExtractConfig())
     captured = warc_artifact([warc(status="404 Not Found"), warc(status="500 Oops")])
     with pytest.raises(InputError, match=r"no row gave a document \(http_404 1, http_500 1\)"):
