@@ -69,12 +69,10 @@ def run_stage(
     probe(store.root)
     context = tracking or TrackingContext(expand_env(recipe.place.mlflow), recipe.name)
     resolved = resolve(recipe, store, stage, version or recipe.version, source_version, member)
-    existing = Artifact.find(store, resolved.address)
-    if existing:
+    if existing := Artifact.find(store, resolved.address):
         check_drift(existing, resolved)
-        log.info(
-            "[%s] unchanged: made from the same inputs and settings at %s", resolved.address, existing.record.finished
-        )
+        finished = existing.record.finished
+        log.info("[%s] unchanged: made from the same inputs and settings at %s", resolved.address, finished)
         return result_of(existing, resolved.address.version, skipped=True)
     candidates = artifacts_at_source(store, recipe, resolved, source_version)
     if match := adoptable(store, resolved, candidates):
@@ -82,12 +80,8 @@ def run_stage(
         artifact = adopt(source, resolved.address, refs)
         log.info("[%s] adopted from %s: same settings and inputs", resolved.address, source.address)
         return result_of(artifact, resolved.address.version, skipped=True)
-    bad = recipe.max_bad_share
-    output = Output(
-        store, resolved.address, resolved.fingerprint, member=member, max_bad_share=bad, source_artifacts=candidates
-    )
     try:
-        artifact = _tracked(recipe, store, resolved, output, context, on_dask)
+        artifact = _make(recipe, store, resolved, candidates, context, on_dask)
     except SupersededError:
         committed = Artifact.find(store, resolved.address)
         if committed is None or committed.record.fingerprint != resolved.fingerprint:
@@ -102,9 +96,22 @@ def open_store(recipe: Recipe) -> Store:
     return Store(expand_env(recipe.place.store))
 
 
-def _tracked(
-    recipe: Recipe, store: Store, resolved: ResolvedStage, output: Output, context: TrackingContext, on_dask: bool
+def _make(
+    recipe: Recipe,
+    store: Store,
+    resolved: ResolvedStage,
+    candidates: Sequence[Artifact],
+    context: TrackingContext,
+    on_dask: bool,
 ) -> Artifact:
+    output = Output(
+        store,
+        resolved.address,
+        resolved.fingerprint,
+        member=resolved.member,
+        max_bad_share=recipe.max_bad_share,
+        source_artifacts=candidates,
+    )
     if not context.uri:
         return _run(recipe, resolved, output, on_dask)
     key = f"{context.parent_key}|{resolved.address}|{resolved.fingerprint[:16]}"

@@ -63,7 +63,7 @@ def test_documents_whose_verdict_changes_are_counted_and_shown(inputs: dict[str,
         ("code", "", "language_other"),
     }
     shown = render(answer)
-    assert "1 documents would be kept, 2 would go, of 14 captures and files" in shown
+    assert "1 documents would be kept, 2 would be dropped, of 14 captures and files" in shown
     assert row(shown, "too_short") == ["3", "3"]
     assert row(shown, "kept") == ["6", "6"]
     assert (row(shown, "gold"), row(shown, "silver")) == (["0", "1", "+1"], ["6", "5", "-1"])
@@ -150,7 +150,7 @@ def test_what_if_works_for_a_version_with_reused_inputs(recipe: Recipe, capsys: 
     make(recipe, "2", "1", consolidate__limits__gopher_quality__min_words=2)
     for version in ("1", "2"):
         assert asked(recipe, "--version", version, "--set", f"{MIN_WORDS}=50") == 0
-        assert "0 documents would be kept, 2 would go, of " in capsys.readouterr().out
+        assert "0 documents would be kept, 2 would be dropped, of " in capsys.readouterr().out
     assert asked(recipe, "--version", "3", "--set", f"{MIN_WORDS}=50") == 2
     assert "no artifact demo/extracted@3" in capsys.readouterr().err
 
@@ -172,11 +172,11 @@ def test_overrides_apply_to_the_settings_of_the_version(recipe: Recipe, capsys: 
     make(recipe, "1", consolidate__limits__gopher_quality__min_words=18)
     assert asked(recipe, "--version", "1", "--set", "consolidate.limits.gopher_quality.min_stop_words=1") == 0
     said = capsys.readouterr().out
-    assert "0 documents would be kept, 0 would go" in said
+    assert "0 documents would be kept, 0 would be dropped" in said
     assert "after: the same with limits.gopher_quality.min_stop_words = 1 (before 0)" in said
     assert row(said, "gopher_quality_few_words") == ["1", "1"]
     assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=5") == 0
-    assert "1 documents would be kept, 0 would go" in capsys.readouterr().out
+    assert "1 documents would be kept, 0 would be dropped" in capsys.readouterr().out
 
 
 def test_without_documents_the_settings_of_the_recipe_are_used(
@@ -187,7 +187,7 @@ def test_without_documents_the_settings_of_the_recipe_are_used(
     assert asked(recipe, "--version", "1", "--set", f"{MIN_WORDS}=50") == 0
     said = capsys.readouterr().out
     assert "before: the settings of the recipe" in said
-    assert "0 documents would be kept, 2 would go" in said
+    assert "0 documents would be kept, 2 would be dropped" in said
 
 
 def test_a_filter_measured_by_an_override_can_be_used(recipe: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +198,7 @@ def test_a_filter_measured_by_an_override_can_be_used(recipe: Recipe, capsys: py
     assert asked(recipe, "--version", "1", *filters) == 0
     said = capsys.readouterr().out
     assert 'with filters = ["gopher_quality", "fineweb"] (before ["gopher_quality"])\n' in said
-    assert "0 would go, of 3 captures and files" in said
+    assert "0 would be dropped, of 3 captures and files" in said
     assert asked(recipe, "--version", "1", "--set", 'consolidate.filters=["c4"]', "--set", "consolidate.limits={}") == 2
     assert 'consolidate.filters: "c4" is not measured in demo/attributes@1' in capsys.readouterr().err
 
@@ -219,7 +219,7 @@ def test_equal_limits_change_no_verdict(inputs: dict[str, Artifact]) -> None:
 
 def test_the_shell_refuses_fields_of_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--recipe", "demo", "--set", "annotate.use=[]"]) == 2
-    assert "annotate.use=[] is no setting of consolidate" in capsys.readouterr().err
+    assert "annotate.use=[] is not a setting of consolidate" in capsys.readouterr().err
 
 
 OWN = "consolidate.limits.texts.gopher_quality.min_words"
@@ -231,7 +231,7 @@ def test_limits_of_a_source_or_kind_can_be_overridden(recipe: Recipe, capsys: py
         own = f"consolidate.limits.{scope}.gopher_quality.min_words=18"
         assert asked(recipe, "--version", "1", "--set", own, "--set", f"{MIN_WORDS}=50") == 0
         said = capsys.readouterr().out
-        assert "0 documents would be kept, 1 would go" in said
+        assert "0 documents would be kept, 1 would be dropped" in said
         assert f'limits.{scope} = {{"gopher_quality": {{"min_words": 18}}}} (before none)' in said
     assert asked(recipe, "--version", "1", "--set", "consolidate.limits.textz.gopher_quality.min_words=1") == 2
     said = capsys.readouterr().err
@@ -251,4 +251,4 @@ def test_what_if_with_an_override_of_a_source_equals_the_run(
     said = capsys.readouterr().out
     assert 'before: the settings of demo/documents@2: limits.texts = {"gopher_quality": {"min_words": 18}}' in said
     assert "limits.texts.gopher_quality.min_words = 1 (before 18)" in said
-    assert "1 documents would be kept, 0 would go" in said
+    assert "1 documents would be kept, 0 would be dropped" in said
