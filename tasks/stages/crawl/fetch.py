@@ -1,12 +1,12 @@
-"""Stage `fetch`: fetches one partition of the crawl into WARC files.
+"""Stage `fetch`: fetches one partition of the crawl into WARC files, in one process with one event loop.
 
 Reads the seeds and the takedowns of the cycle (for the scope), the partition's fetch list, the sizes of all fetch lists
-(for its share of the requests), the hosts file (for denied hosts) and the Bloom filter of the previous crawl DB. Writes
-parts of one WARC file, its CDXJ index, its log and its links each, and at the end one part with the state of the hosts
-(`tasks.stages.crawl.storage.fetchlog`). One process, one event loop.
+(for its share of the requests), the hosts file, and the Bloom filter of the previous crawl DB. Writes parts, each with
+one WARC file, its CDXJ index, its log and its links, and a final part with the state of the hosts
+(`tasks.stages.crawl.storage.fetchlog`).
 
-This module builds the parts of a fetch and runs them: `frontier.order` decides which URL of a host is next,
-`frontier.scheduler` when, `visit` tries it, and `resume` replays what an interrupted attempt has done.
+This module connects the components of a fetch: `frontier.order` decides which URL of a host is next,
+`frontier.scheduler` decides when, `visit` tries it, and `resume` replays the outcomes of interrupted attempts.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ VERSION = 6
 
 log = logging.getLogger("sluice.crawl")
 
-# After SIGTERM a SIGKILL follows soon.
+# Time to upload what is buffered after SIGTERM, which SIGKILL follows soon.
 _STOP_DRAIN_S = 10.0
 
 _REMEDIES = {
@@ -62,10 +62,10 @@ _REMEDIES = {
     "timeout": "check that the site is up, or raise [crawl] timeout_s",
     "tls": "the site's certificate is not valid for it; use its correct address",
     "robots_unavailable": "the site's robots.txt does not answer, so nothing may be fetched; try again later",
-    "robots_denied": "the site's robots.txt forbids it; choose other seeds or ask the site for permission",
-    "private_address": "the name leads to an internal address; use a public host",
-    "noindex": "the page asks not to be kept; choose another seed",
-    HOST_DENIED: "the hosts file denies it; lift that, or choose other seeds",
+    "robots_denied": "the site's robots.txt forbids the seeds; choose others or request permission from the site",
+    "private_address": "the name resolves to an internal address; use a public host",
+    "noindex": "the page opts out of indexing; choose another seed",
+    HOST_DENIED: "the hosts file denies it; remove the entry, or choose other seeds",
     "mime": "the seed is of a content type that is not in [crawl] mime_types",
 }
 
@@ -74,18 +74,18 @@ def run(config: CrawlConfig, inputs: Inputs, output: Output, engine: Engine) -> 
     """Crawls the partition named by `output.member`.
 
     Raises:
-        InputError: not one page could be fetched although the partition has seeds.
-        TransientError: the task got SIGTERM; committed parts are kept, and a retry resumes from there.
+        InputError: no page could be fetched although the partition has seeds.
+        TransientError: the task received SIGTERM; a retry continues from the committed parts.
     """
-    crawl = FetchTask(config, inputs, output)
+    task = FetchTask(config, inputs, output)
     with _rare_collections(), contextlib.closing(asyncio.Runner(loop_factory=uvloop.new_event_loop)) as runner:
-        runner.run(crawl.work())
-    return crawl.report()
+        runner.run(task.work())
+    return task.report()
 
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Lowers the frequency of garbage collections: with this many live objects they take a tenth of all time."""
+    """Makes garbage collections rarer: with this many live objects they take a tenth of the time."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
@@ -97,7 +97,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 class FetchTask:
-    """One fetch task: replays what earlier attempts have closed, then fetches the rest."""
+    """One fetch task: replays the parts of earlier attempts, then fetches the remaining URLs."""
 
     def __init__(self, config: CrawlConfig, inputs: Inputs, output: Output) -> None:
         self._config = config
@@ -124,13 +124,13 @@ class FetchTask:
         self._spool = Spool(output, config.buffer_bytes, ORDER)
         self._segment = SegmentWriter(self._spool, config, f"{config.user_agent}/{CLIENT_VERSION}")
         self._scheduler: Scheduler | None = None
-        self._learned: tuple[list[HostClock], list[HostRobots]] = ([], [])
+        self._host_rows: tuple[list[HostClock], list[HostRobots]] = ([], [])
         self._begin = time.monotonic()
         self._stopped = False
         self._progress = FetchProgress(output, self._order)
 
     async def work(self) -> None:
-        """Runs the crawl to its end, its deadline or a signal, and commits what there is."""
+        """Fetches until the end, the deadline or a signal, and commits the result."""
         try:
             with self._on_signal():
                 await self._crawl()
@@ -201,10 +201,10 @@ class FetchTask:
             finally:
                 clocks.close()
                 await parser.close()
-                self._learned = (politeness.rows(), rules.rows())
+                self._host_rows = (politeness.rows(), rules.rows())
 
     def _adjust(self) -> None:
-        """Takes over what operators have changed in the hosts file."""
+        """Applies changes of the hosts file."""
         self._politeness.adjust()
         self._order.lower_caps()
         if self._scheduler is not None:
@@ -220,35 +220,35 @@ class FetchTask:
                 self._segment.commit()
             await self._segment.close(_STOP_DRAIN_S)
             raise TransientError(
-                f"the crawl of {self._output.address} was told to stop; {self._progress.captured} pages are committed",
-                "run it again to go on from there",
+                f"the crawl of {self._output.address} was stopped; {self._progress.captured} pages are committed",
+                "run it again to continue from there",
             )
-        # Later on, a bad day of a site is no wrong recipe.
-        first = self._first_cycle and any(candidate.seed for candidate in self._start)
-        if first and not self._progress.captured:
-            raise self._nothing_fetched()
+        # In later cycles an outage of the site does not mean that the recipe is wrong.
+        has_seeds = any(candidate.seed for candidate in self._start)
+        if self._first_cycle and has_seeds and not self._progress.captured:
+            raise self._no_page_error()
         if self._segment.holds_rows or not self._segment.holds_parts:
             self._segment.commit()
         await self._segment.close()
         if fetchlog.HOSTS_PART not in self._output.committed:
             with self._output.part(fetchlog.HOSTS_PART) as part:
-                fetchlog.write_hosts(part, *self._learned, self._order.traps.scores())
+                fetchlog.write_hosts(part, *self._host_rows, self._order.traps.scores())
                 self._policy.write(part)
         self._progress.finish()
 
-    def _nothing_fetched(self) -> InputError:
-        reason, _ = self._progress.errors.most_common(1)[0] if self._progress.errors else ("no answer in time", 0)
-        seeds = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
-        shown = ", ".join(seeds[:5]) + (f" and {len(seeds) - 5} more" if len(seeds) > 5 else "")
-        why = ", ".join(f"{name} x {count}" for name, count in self._progress.errors.most_common(4))
+    def _no_page_error(self) -> InputError:
+        errors = self._progress.errors.most_common(4) or [("no response in time", 0)]
+        counts = ", ".join(f"{reason} x {count}" if count else reason for reason, count in errors)
+        hosts = sorted({authority(candidate.url) for candidate in self._start if candidate.seed})
+        names = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
         return InputError(
-            f"not one page could be fetched from {shown} ({why or reason})",
-            _REMEDIES.get(reason, "open the seeds in a browser, and correct [crawl] seeds"),
+            f"not one page could be fetched from {names} ({counts})",
+            _REMEDIES.get(errors[0][0], "open the seeds in a browser, and correct [crawl] seeds"),
         )
 
     @contextlib.contextmanager
     def _on_signal(self) -> Iterator[None]:
-        """Lets SIGTERM and Ctrl-C end the crawl in good order: the open file is closed and committed."""
+        """Handles SIGTERM and Ctrl-C: the fetch ends, and the open file is closed and committed."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -270,8 +270,9 @@ class FetchTask:
 
 
 def _budget(config: CrawlConfig, lists: Sequence[Artifact], member: str) -> int:
-    """Returns the requests that the partition may make: its share of the cycle's."""
-    return fetchlist.shares(config.max_pages, {one.record.member: one.record.rows_out for one in lists})[member]
+    """Returns the number of requests that the partition may make: its share of `max_pages`."""
+    sizes = {fetch_list.record.member: fetch_list.record.rows_out for fetch_list in lists}
+    return fetchlist.shares(config.max_pages, sizes)[member]
 
 
 def _known(previous: Artifact | None) -> Container[bytes]:
