@@ -429,7 +429,7 @@ def units_of(data: bytes) -> list[list[str]]:
 
     found = read_pdf(data)
     units: list[list[str]] = []
-    for piece in found.pieces:
+    for piece in found.layout:
         first, *others = found.text[piece.start : piece.end].split("\n")
         if piece.start == 0 or found.text[: piece.start].endswith("\n\n"):
             units.append(words(first))

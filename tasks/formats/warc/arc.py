@@ -117,7 +117,7 @@ class _ConvertedRecord:
         return self._text.piece(size)
 
 
-class _Line(NamedTuple):
+class _ArcLine(NamedTuple):
     """A non-blank line: its bytes, its offset in the file (None if unknown), and whether blank lines precede it."""
 
     data: bytes
@@ -175,13 +175,13 @@ class _ArcReader:
             return None
         try:
             record = next(iter(fastwarc.ArchiveIterator(cast(BinaryIO, block), parse_http=False)))
-            return read_record(record, _BlockReader(record.reader), offset, self._limit, self._digest)
+            return read_record(record, _UnsearchedBlock(record.reader), offset, self._limit, self._digest)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # from the file system or the network; FastWARC's own errors have no errno
             return None
 
-    def _after_record(self, record: Record | None, block: _ConvertedRecord, begin: int) -> tuple[_Line | None, str]:
+    def _after_record(self, record: Record | None, block: _ConvertedRecord, begin: int) -> tuple[_ArcLine | None, str]:
         """Returns the line after a record, and the defect of the record, or ""."""
         if block.left and block.cut:
             return self._next_line(), "the record declares more than its gzip member holds"
@@ -196,7 +196,7 @@ class _ArcReader:
             return line, ""
         return self._resume_inside(block, begin), "the record declares a wrong length"
 
-    def _resume_inside(self, block: _ConvertedRecord, begin: int) -> _Line | None:
+    def _resume_inside(self, block: _ConvertedRecord, begin: int) -> _ArcLine | None:
         self._wasted += block.size - block.left
         self._text.seek(begin)
         return self._resync()
@@ -218,7 +218,7 @@ class _ArcReader:
             self._reported = self._any_damage = True
             yield Damage(reason, self._certain_offset, detail)
 
-    def _next_line(self) -> _Line | None:
+    def _next_line(self) -> _ArcLine | None:
         """Reads and returns the next non-blank line."""
         after_blank = False
         while True:
@@ -227,10 +227,10 @@ class _ArcReader:
             if not line:
                 return None
             if line.strip(b"\r\n"):
-                return _Line(line, offset, after_blank)
+                return _ArcLine(line, offset, after_blank)
             after_blank = True
 
-    def _resync(self) -> _Line | None:
+    def _resync(self) -> _ArcLine | None:
         """Returns the next line that looks like a header line."""
         while (line := self._next_line()) is not None and _parse_header(line.data) is None:
             pass
@@ -244,7 +244,7 @@ class _ArcReader:
         return offset if begin == self._text.tell() else None
 
 
-class _BlockReader:
+class _UnsearchedBlock:
     """Reader of the content of a record, which is not searched for other records."""
 
     certain = True

@@ -17,7 +17,7 @@ FLOWING = " ".join(PROSE)
 
 
 def kinds(found: PdfText) -> list[tuple[str, str]]:
-    return [(one.kind, found.text[one.start : one.end]) for one in found.pieces]
+    return [(one.kind, found.text[one.start : one.end]) for one in found.layout]
 
 
 def test_a_code_listing_keeps_its_lines_and_indentation() -> None:

@@ -29,7 +29,7 @@ FONTS = " ".join(
 
 
 def kinds(found: PdfText) -> list[tuple[str, str]]:
-    return [(one.kind, found.text[one.start : one.end]) for one in found.pieces]
+    return [(one.kind, found.text[one.start : one.end]) for one in found.layout]
 
 
 def read(*pages: str) -> PdfText:
@@ -60,7 +60,7 @@ def test_a_displayed_formula_does_not_end_its_paragraph() -> None:
     content = paragraph(700, "F7") + show(220, 630, "y = a + x - b", 10, "F8") + lines(60, 610, rest, 10, "F7")
     found = read(content)
     assert found.text == f"{FLOWING}\ny = a + x - b\n{' '.join(rest)}"
-    assert [one.kind for one in found.pieces] == ["paragraph", "formula", "paragraph"]
+    assert [one.kind for one in found.layout] == ["paragraph", "formula", "paragraph"]
 
 
 def test_an_indented_line_after_a_formula_starts_a_paragraph() -> None:

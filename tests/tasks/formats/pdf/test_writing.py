@@ -4,7 +4,7 @@ import pytest
 
 from tasks.formats.documents.layout import Box
 from tasks.formats.pdf.document import PdfText, read_pdf
-from tasks.formats.pdf.reader import Limits, opened, pages
+from tasks.formats.pdf.reader import Limits, open_pdf, pages
 from tests.tasks.stages.extract.made_pdf import A4, ANY, Letters, pdf, show
 
 JAPANESE = ("吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。")
@@ -33,7 +33,7 @@ def test_vertical_lines_are_read_from_the_right_with_correct_boxes() -> None:
     ]
     found = written(font, "".join(font.show(x, y, letter, 12) for x, y, letter in places))
     assert found.text == "".join(JAPANESE)
-    (piece,) = found.pieces
+    (piece,) = found.layout
     x0, y0, x1, y1 = piece.box
     assert 370 < x0 < 380 < 400 < x1 < 412
     assert 842 - 712 < y0 < 842 - 700 < 842 - 700 + 12 * 16 <= y1 + 1
@@ -49,7 +49,7 @@ def test_ruby_next_to_a_word_does_not_split_it() -> None:
 
 def box_of(rotation: int, matrix: str) -> tuple[str, Box]:
     found = read_pdf(pdf([f"q {matrix} cm {show(60, 700, 'The door is open')} Q"], page=f"/Rotate {rotation}"))
-    (piece,) = found.pieces
+    (piece,) = found.layout
     return found.text, piece.box
 
 
@@ -90,7 +90,7 @@ def test_pdfium_finds_the_same_lines_on_an_upside_down_page() -> None:
         for number, (left, right) in enumerate(rows)
     )
     for rotation in (0, 180):
-        with opened(pdf([shown], page=f"/Rotate {rotation}"), Limits()) as document:
+        with open_pdf(pdf([shown], page=f"/Rotate {rotation}"), Limits()) as document:
             (page,) = pages(document, Limits())
         read = "".join(chr(char.code) for char in page.chars)
         assert " ".join(read.split()) == "".join(left + right for left, right in rows)
