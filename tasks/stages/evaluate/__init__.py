@@ -1,4 +1,4 @@
-"""Stage evaluate: checkpoint, held-out text and tasks -> scores."""
+"""Stage `evaluate`: checkpoint, held-out text and tasks -> scores."""
 
 from tasks.core.stage_spec import Input, NamedInput, StageSpec
 from tasks.trainer.evaluation.config import EvaluateConfig

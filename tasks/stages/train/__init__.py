@@ -12,7 +12,7 @@ STAGES = (
         asset="checkpoint",
         inputs={
             "shards": Input("shards"),
-            # A plan that is made again, because of a takedown that met none of it, is the same plan.
+            # Only these files count: a plan that is rebuilt after a takedown of other documents is unchanged.
             "plan": Input("plan", files=("plan/",)),
             "mixture": Input("mixture", optional=True),
             "initial": NamedInput("init_from"),

@@ -289,7 +289,7 @@ def test_chunks_for_examples_come_from_the_recipe_or_a_named_artifact() -> None:
     own = {"chunks.enabled": True, "examples.chunks": {"sources": ["wob"]}}
     assert 'examples.chunks.sources: the recipe has no source "wob". Did you mean "web"?' in refused(own)
     assert "are <recipe>/chunks@<version>" in refused({"examples.chunks": {"of": "mine/documents@1"}})
-    assert "chunks are no preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
+    assert "chunks are not preferences" in refused({"examples": {"chunks": named, "kind": "preferences"}})
 
 
 def test_a_fine_tuning_refuses_a_sharded_model_and_several_nodes() -> None:
