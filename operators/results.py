@@ -14,7 +14,7 @@ def read_result(recipe: Recipe, stage: str, version: str, member: str = "") -> S
     """Returns the result of a stage that ran elsewhere, read from its artifact; an adopted one counts as skipped.
 
     Raises:
-        InputError: the artifact is missing: the stage reported success but has not read_result into this store.
+        InputError: the artifact is missing: the stage reported success but did not commit to this store.
     """
     # Imported here, because artifacts bring pyarrow and DAG files import this module.
     from tasks.core.artifact import Artifact, ArtifactId

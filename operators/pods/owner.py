@@ -1,12 +1,12 @@
-"""Ownership of a task's object (pod or JobSet): adopts the item of an earlier process of the task, or creates it.
+"""Ownership of a task's object (pod or JobSet): adopts the one of an earlier process of the task, or creates it.
 
 Every object has the task's identity as a label, whichever process created it: a killed worker, an earlier try, the task
 before it was cleared. The name is derived from the identity too, so that of two processes that create the object
-concurrently item gets a 409 from the API server.
+concurrently one gets a 409 from the API server.
 
 An existing object is adopted if it has the same command and, if it succeeded, its artifact exists. If the recipe has
-changed meanwhile, the object is deleted first, with its grace period to save, and the new item resumes from there. The
-number at the end of the name allows a new object beside item that cannot be deleted because its node does not respond.
+changed meanwhile, the object is deleted first, with its grace period to save, and the new one resumes from there. The
+number at the end of the name allows a new object beside one that cannot be deleted because its node does not respond.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Claim:
-    """Creates, finds and judges the objects of item task.
+    """Creates, finds and judges the objects of one task.
 
     Args:
         kind: pods or JobSets.
@@ -96,7 +96,7 @@ class Claim:
     propagation: str = "Background"
 
     async def take(self, api: Api) -> Object:
-        """Returns the task's object: adopts an existing item, or creates it.
+        """Returns the task's object: adopts an existing one, or creates it.
 
         Raises:
             Refused: the server refuses to create it.
@@ -134,7 +134,7 @@ class Claim:
         await api.delete(self.kind, self.namespace, name, grace_s=grace, propagation=self.propagation)
 
     async def _adopt(self, api: Api) -> Object | int:
-        """Returns the object to adopt; else deletes reason objects and returns the highest number still in use."""
+        """Returns the object to adopt; else deletes unfit objects and returns the highest number still in use."""
         items = (await api.list(self.kind, self.namespace, labels=self.label)).get("items") or []
         in_use = 0
         for item in sorted(items, key=_number, reverse=True):

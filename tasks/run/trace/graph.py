@@ -28,7 +28,7 @@ from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.readings import TUNED, Readings, is_tuned
 from tasks.formats.tokens.shard import ShardSet
 from tasks.run import lineage
-from tasks.stages.chunks.structure import Pages
+from tasks.stages.chunks.structure import PageLayout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -274,7 +274,7 @@ class Chain:
         begin, end = (len(self.tokenizer.decode(tokens[:count].tolist())) for count in (start, start + length))
         return sorted({box["page"] for box in pages.boxes(begin, end)})
 
-    def _layout(self, entry: IndexEntry) -> Pages | None:
+    def _layout(self, entry: IndexEntry) -> PageLayout | None:
         """Returns where the kept text of a document stands; None where it has no layout."""
         uid = entry.uid.hex()
         found = self._rows_of("extracted", "layout", entry.part, uid, ["layout"])
@@ -282,7 +282,7 @@ class Chain:
             return None
         before = self._rows_of("extracted", "documents", entry.part, uid, ["text"])
         kept = self._rows_of("documents", "kept", entry.part, uid, ["text"])
-        return Pages(before[0]["text"], kept[0]["text"], found[0]["layout"]) if before and kept else None
+        return PageLayout(before[0]["text"], kept[0]["text"], found[0]["layout"]) if before and kept else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from tasks.core.artifact import Artifact
 from tasks.formats.documents.document import DOCUMENT, LAYOUT
 from tasks.stages.chunks import ChunksConfig
-from tasks.stages.chunks.cut import Count, counter
+from tasks.stages.chunks.cut import Count, token_counter
 from tasks.stages.tokens import TokenizerConfig
 from tasks.stages.tokens.bpe import train
 from tests.conftest import run_stage_in
@@ -26,7 +26,7 @@ def tokenizer_json() -> str:
 
 
 def count() -> Count:
-    return counter(tokenizer_json())
+    return token_counter(tokenizer_json())
 
 
 def chunked(

@@ -182,7 +182,7 @@ def test_bytes_do_not_depend_on_workers_and_chunks_not_on_parts(tmp_path: Path) 
 def test_zero_documents_and_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no kept document"):
         chunked(tmp_path, [])
-    with pytest.raises(ValueError, match="overlap_tokens = 200 is more than 128, the most with max_tokens = 512"):
+    with pytest.raises(ValueError, match="overlap_tokens = 200 is more than 128, the maximum for max_tokens = 512"):
         ChunksConfig(overlap_tokens=200)
     with pytest.raises(ValueError, match="min_tokens = 90 is more than 64"):
         ChunksConfig(max_tokens=64, min_tokens=90)
