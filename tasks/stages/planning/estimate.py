@@ -8,7 +8,6 @@ is a warning, since an estimate can be wrong. The layout is that of the place wh
 
 import json
 import logging
-from typing import Any
 
 from tasks.core.config import canonical_json
 from tasks.core.engine import Engine
@@ -18,7 +17,7 @@ from tasks.trainer.model.shape import ModelShape
 from tasks.trainer.parallel.fit import check_fit
 from tasks.trainer.place import layout_here, ranks_here
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import estimate
+from tasks.trainer.planning.estimate import RunEstimate, estimate
 from tasks.trainer.planning.measured import RunPerformance
 from tasks.trainer.planning.tables import number, plan_text
 
@@ -57,7 +56,7 @@ def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> R
     return Report(metrics=_metrics(found), note=_note(found))
 
 
-def _metrics(found: dict[str, Any]) -> dict[str, float]:
+def _metrics(found: RunEstimate) -> dict[str, float]:
     time, money = found["time"], found["cost"]
     return {
         "parameters": float(found["model"]["parameters"]),
@@ -71,7 +70,7 @@ def _metrics(found: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _note(found: dict[str, Any]) -> str:
+def _note(found: RunEstimate) -> str:
     time, money = found["time"], found["cost"]
     fits = "" if found["memory"]["fits"] else "; does not fit the memory"
     return (

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from tasks.core.errors import RecipeError
 from tasks.trainer.config import TrainConfig
@@ -22,6 +22,76 @@ PIPELINE = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Literal["none", "selective", "full"], ...] = ("none", "selective", "full")
 
 
+class ModelEstimate(TypedDict):
+    """Size of the model; the sequence length is in tokens."""
+
+    parameters: int
+    matmul_weights: int
+    seq_len: int
+
+
+class TimeEstimate(TypedDict):
+    """Work and time of the run: `step_seconds` without, `wall_seconds` with checkpoints and restarts."""
+
+    gpu: str
+    gpus: int
+    tokens: int
+    flops_per_token: float
+    flops: float
+    mfu: float
+    mfu_from: str
+    tokens_per_s: float
+    step_seconds: float
+    wall_seconds: float
+    gpu_days: float
+
+
+class MemoryEstimate(TypedDict):
+    """Peak memory of a rank, in GiB, and whether it fits; `fitting` is a layout that fits, if this one does not."""
+
+    layout: dict[str, Any] | None
+    per_rank_gib: dict[str, float]
+    needed_gib: float
+    usable_gib: float
+    fits: bool
+    fitting: NotRequired[dict[str, Any] | None]
+
+
+class CheckpointEstimate(TypedDict):
+    """Size and frequency of checkpoints, and the share of time lost to saving them and to restarts."""
+
+    bytes: float
+    artifact_gb: float
+    scratch_gb: float
+    mtbf_hours: float
+    delay_s: float
+    best_interval_s: float
+    best_every: int
+    every: int
+    lost_share: float
+    lost_share_at_best: float
+
+
+class CostEstimate(TypedDict):
+    """Price in the currency of the plan, energy and emissions."""
+
+    region: str
+    gpu_hours: float
+    price: float
+    kwh: float
+    kg_co2: float
+
+
+class RunEstimate(TypedDict):
+    """Content of `estimate.json`."""
+
+    model: ModelEstimate
+    time: TimeEstimate
+    memory: MemoryEstimate
+    checkpoints: CheckpointEstimate
+    cost: CostEstimate
+
+
 def estimate(
     plan: PlanConfig,
     run: TrainConfig,
@@ -31,8 +101,8 @@ def estimate(
     ranks: int,
     before: RunPerformance | None = None,
     before_name: str = "",
-) -> dict[str, Any]:
-    """Returns the estimate of a run, by section: `model`, `time`, `memory`, `checkpoints`, `cost`.
+) -> RunEstimate:
+    """Returns the estimate of a run.
 
     Args:
         plan: the assumptions.
@@ -73,7 +143,7 @@ def estimate(
     }
 
 
-def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
+def cost(plan: PlanConfig, gpu_hours: float) -> CostEstimate:
     """Returns price, energy and emissions of a number of GPU-hours.
 
     kWh = GPU-hours x watts x PUE / 1000; kg of CO2 equivalent = kWh x g/kWh / 1000 (Patterson et al. 2021, "Carbon
@@ -92,25 +162,25 @@ def cost(plan: PlanConfig, gpu_hours: float) -> dict[str, Any]:
 
 def _memory(
     plan: PlanConfig, run: TrainConfig, shape: ModelShape, seq_len: int, layout: Layout | None, ranks: int
-) -> dict[str, Any]:
+) -> MemoryEstimate:
     components = memory_per_rank(layout, run, shape, seq_len, ranks, gpu=plan.gpu != "CPU")
     needed = sum(components.values())
-    memory = {
+    memory: MemoryEstimate = {
         "layout": layout.model_dump(exclude_defaults=True) if layout else None,
         "per_rank_gib": {name: size / GIB for name, size in components.items()},
         "needed_gib": needed / GIB,
         "usable_gib": plan.memory / GIB,
         "fits": needed <= plan.memory,
     }
-    if needed <= plan.memory:
-        return memory
-    fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks)
-    return memory | {
-        "fitting": {"ranks": fitting.ranks, **fitting.model_dump(exclude_defaults=True)} if fitting else None
-    }
+    if not memory["fits"]:
+        fitting = layout_that_fits(run, shape, seq_len, plan.memory, ranks)
+        memory["fitting"] = {"ranks": fitting.ranks, **fitting.model_dump(exclude_defaults=True)} if fitting else None
+    return memory
 
 
-def _checkpoints(plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float) -> dict[str, Any]:
+def _checkpoints(
+    plan: PlanConfig, run: TrainConfig, shape: ModelShape, ranks: int, seconds: float
+) -> CheckpointEstimate:
     """Returns size and frequency of checkpoints, which contain weights and moments in fp32.
 
     Milestones are in the artifact; scratch contains them and the newest `keep_checkpoints`.

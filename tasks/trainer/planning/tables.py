@@ -1,19 +1,25 @@
 """Tables of the plan of a run, and of its comparison with the result: Markdown that is readable in a terminal."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from tasks.core.pages import table
 from tasks.core.terminal import duration
 from tasks.trainer.planning.config import PlanConfig
-from tasks.trainer.planning.estimate import HOUR, cost
+from tasks.trainer.planning.estimate import HOUR, RunEstimate, cost
 from tasks.trainer.planning.measured import RunPerformance
 
-Row = dict[str, Any]
-"""name, planned, real, and ratio = real / planned; real is None if it was not measured."""
+
+class ComparisonRow(TypedDict):
+    """A planned and a real value, and ratio = real / planned; `real` is None if it was not measured."""
+
+    name: str
+    planned: float
+    real: float | None
+    ratio: float | None
 
 
-def comparison(planned: Mapping[str, Any], plan: PlanConfig, real: RunPerformance, wall_s: float) -> list[Row]:
+def comparison(planned: RunEstimate, plan: PlanConfig, real: RunPerformance, wall_s: float) -> list[ComparisonRow]:
     """Returns the rows of planned and real values.
 
     Args:
@@ -24,7 +30,7 @@ def comparison(planned: Mapping[str, Any], plan: PlanConfig, real: RunPerformanc
     """
     time, money = planned["time"], planned["cost"]
     actual_cost = cost(plan, wall_s * real.ranks / HOUR)
-    rows = {
+    rows: dict[str, tuple[float, float | None]] = {
         "gpus": (time["gpus"], real.ranks),
         "tokens": (time["tokens"], real.tokens),
         "FLOPs": (time["flops"], real.flops_per_step * real.timed_steps),
@@ -63,9 +69,9 @@ def number(value: Any) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def plan_text(estimate: Mapping[str, Any]) -> str:
+def plan_text(estimate: RunEstimate) -> str:
     """Returns the estimate as a table."""
-    time, memory, saving, money = (estimate[name] for name in ("time", "memory", "checkpoints", "cost"))
+    time, memory, saving, money = estimate["time"], estimate["memory"], estimate["checkpoints"], estimate["cost"]
     parts = ", ".join(f"{name} {size:.3g}" for name, size in memory["per_rank_gib"].items())
     layout = ", ".join(f"{name} = {value}" for name, value in (memory["layout"] or {}).items())
     rows = [
@@ -98,7 +104,7 @@ def _fitting(layout: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{name} = {value}" for name, value in layout.items())
 
 
-def comparison_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def comparison_text(rows: Sequence[ComparisonRow]) -> str:
     """Returns the rows of a comparison as a table."""
     cells = [[row["name"], number(row["planned"]), number(row["real"]), number(row["ratio"])] for row in rows]
     return "\n".join(table(["", "planned", "real", "real / planned"], cells)) + "\n"
