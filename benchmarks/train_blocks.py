@@ -227,7 +227,7 @@ def _odds(one: Example, odds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(candidates(one.measured), odds, -9.0)
 
 
-def judges_of(held: dict[str, Any]) -> BlockClassifier:
+def classifier_of(held: dict[str, Any]) -> BlockClassifier:
     """Returns trained weights as the extractor uses them."""
     return BlockClassifier(parse_trees(held["first"], COLUMNS), parse_trees(held["second"], (*COLUMNS, *CONTEXT)))
 
@@ -250,7 +250,7 @@ def texts_by(by: BlockClassifier, pages: Sequence[GoldPage | SegmentPage]) -> li
         html = page.html
         tree = HTMLTree.parse(html)
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
-        found.append(clean(blocks_text(tree, read_metadata(tree).stated_title, by=by) or main_text(tree)))
+        found.append(clean(blocks_text(tree, read_metadata(tree).stated_title, classifier=by) or main_text(tree)))
     return found
 
 
@@ -260,7 +260,7 @@ def cross_validated(of: Sequence[Example], count: int = FOLDS) -> dict[str, Any]
     texts: list[str] = []
     for seen, held_out in folds(of, count):
         unseen = [one.page for one in held_out]
-        texts += texts_by(judges_of(trained(seen)), unseen)
+        texts += texts_by(classifier_of(trained(seen)), unseen)
         pages += unseen
         print(f"  {len(pages)} pages", flush=True)
     return scores(pages, texts)
@@ -281,7 +281,7 @@ def main() -> None:
     if not given.no_nested:
         result["unseen hosts, nested"] = cross_validated(of)
     held = trained(of)
-    result["hosts trained on"] = scores(pages, texts_by(judges_of(held), pages))
+    result["hosts trained on"] = scores(pages, texts_by(classifier_of(held), pages))
     print(json.dumps(result, indent=2))
     if given.write:
         TARGET.write_text(json.dumps(held, separators=(",", ":")) + "\n")

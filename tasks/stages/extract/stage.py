@@ -259,7 +259,7 @@ def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], R
 
 
 def part_identities(part_input: PartInput, tally: RowCounts) -> NDArray[np.void]:
-    """Returns the identities (IDENTITY) of all rows of a part, in row order; counts rows of files of rows in `tally`."""
+    """Returns the identities (IDENTITY) of the rows of a part; counts the rows of files of rows in `tally`."""
     return identities(_unit_identities(part_input, unit, tally) for unit in part_input.units)
 
 

@@ -425,7 +425,7 @@ def encode_query(href: str, encoding: str) -> str:
 
     Characters that the encoding lacks become percent-encoded character references ("&#1055;"), as in HTML forms.
 
-    >>> query_in("/д?q=д", "cp1251"), query_in("/?q=ж", "iso8859-1")
+    >>> encode_query("/д?q=д", "cp1251"), encode_query("/?q=ж", "iso8859-1")
     ('/д?q=%E4', '/?q=%26%231078%3B')
     """
     path, mark, query = href.partition("?")
@@ -539,7 +539,7 @@ def _flatten_tag(tag: re.Match[bytes]) -> bytes:
 def restore_names(value: str) -> str:
     """Returns the original value of an attribute of a defused page, with the renamed tags in it restored.
 
-    >>> as_written("/find?q=<j>x</j>")
+    >>> restore_names("/find?q=<j>x</j>")
     '/find?q=<b>x</b>'
     """
     return _RENAMED.sub(lambda tag: tag[1] + tag[2][0].translate(_BACK) + tag[2][1:], value) if "<" in value else value

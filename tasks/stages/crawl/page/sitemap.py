@@ -84,7 +84,7 @@ def read_sitemap(body: bytes | DecodedStream, url: str, limit: int = MAX_ENTRIES
         the sitemap; None if the body is not a sitemap.
 
     >>> read_sitemap(b"https://example.com/a", "https://example.com/sitemap.txt").entries
-    (Entry(url='https://example.com/a', lastmod=None),)
+    (SitemapEntry(url='https://example.com/a', lastmod=None),)
     """
     plain = DecodedStream(body, "gzip", MAX_BYTES)
     collector = _EntryCollector(url, limit)

@@ -65,9 +65,9 @@ def opted_out(
         page: the parsed page; `ParsedPage()` for types other than HTML.
         reserved: whether the site's tdmrep.json reserves the page.
 
-    >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), Page())
+    >>> opted_out(["header", "tdm"], [("Content-Signal", "search=yes, ai-train=no")], Directives(), ParsedPage())
     'header'
-    >>> opted_out(["header", "tdm"], [("TDM-Reservation", "1")], Directives(), Page(tdm=False))
+    >>> opted_out(["header", "tdm"], [("TDM-Reservation", "1")], Directives(), ParsedPage(tdm=False))
     ''
     """
     relevant = [(name.lower(), value) for name, value in headers if name.lower() in _OPTOUT_HEADERS]
@@ -117,7 +117,7 @@ def terms_json(**places: Terms) -> str:
 
     Several values of one name are joined by commas, as in HTTP. At most 20 names and 1,000 characters each are kept.
 
-    >>> kept(robots=[("license", "https://h/l.xml")], header=[("tdm-reservation", "1"), ("tdm-reservation", "0")])
+    >>> terms_json(robots=[("license", "https://h/l.xml")], header=[("tdm-reservation", "1"), ("tdm-reservation", "0")])
     '{"header.tdm-reservation": "1, 0", "robots.license": "https://h/l.xml"}'
     """
     values: dict[str, list[str]] = {}

@@ -97,7 +97,7 @@ def test_lines_that_are_not_utf8_are_quarantined(inject):
 
 
 def test_a_file_with_no_seed_or_mostly_invalid_lines_is_refused(inject):
-    with pytest.raises(InputError, match=r"no seed is left: 2 lines.*url 2.*line 1: 'a'"):
+    with pytest.raises(InputError, match=r"no seed is usable: 2 lines.*url 2.*line 1: 'a'"):
         inject(["a", "b"])
     mostly = ["id,address", "1,a", "2,b", "https://example.com/"]
     with pytest.raises(InputError, match=r"3 lines of seed files.*4 lines were read.*max_bad_seeds"):
