@@ -189,7 +189,7 @@ class Scorer:
         tokenizer: the one the model was trained with.
         eos_id: end-of-text.
         context: maximum number of tokens the model reads.
-        batch_tokens: tokens per forward pass, padding included; a longer sequence is a batch of its own.
+        batch_tokens: tokens per forward pass, including padding; a longer sequence is a separate batch.
     """
 
     model: Transformer

@@ -150,7 +150,7 @@ class Faults:
 
     def location(self, step: int, what: str) -> None:
         """Records a problem with a checkpoint location, or with a checkpoint in it."""
-        do = "look at the disk or the network of that location; the run goes on without it"
+        do = "check the disk or the network of that location; the run continues without it"
         self.report(CHECKPOINT, step, what.rstrip("."), do)
 
     def report(self, kind: str, step: int, what: str, do: str) -> None:

@@ -138,7 +138,7 @@ class Muon:
             momentum.lerp_(grad, 1 - MOMENTUM)
             direction = torch.empty_like(self.momentum[name])
             torch.lerp(grad, momentum, MOMENTUM, out=local(direction))
-            update = _part_like(orthogonalised(_whole(direction), self.dtype), direction)
+            update = _part_like(orthogonalize(_whole(direction), self.dtype), direction)
             weight = local(param)
             weight.mul_(1 - lr * self.config.weight_decay)
             weight.add_(update, alpha=-lr * UPDATE_RMS * math.sqrt(max(param.shape)))
@@ -200,7 +200,7 @@ def is_hidden(name: str, weight: Tensor) -> bool:
     return weight.ndim == 2 and name.startswith("layers.")
 
 
-def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+def orthogonalize(matrix: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns a matrix with the singular vectors of `matrix` and singular values near 1, fp32, of the same shape.
 
     Args:

@@ -1,6 +1,6 @@
 """Serving of a trained model: an MLflow pyfunc that continues prompts, and a model for lm-eval.
 
-Both read the folder of a registered model: `model.safetensors`, `model.json`, `tokenizer.json`. MLflow's pyfunc flavour
+Both read the folder of a registered model: `model.safetensors`, `model.json`, `tokenizer.json`. MLflow's pyfunc flavor
 imports this module by name and calls `_load_pyfunc`; MLflow itself is not imported. lm-eval (EleutherAI's harness,
 0.4.13) is the extra `lm-eval`, imported only when a model is opened:
 
@@ -103,7 +103,7 @@ def for_lm_eval(folder: Path, batch_tokens: int = 16_384) -> Any:
 
     Args:
         folder: contains the three files.
-        batch_tokens: tokens per forward pass, padding included.
+        batch_tokens: tokens per forward pass, including padding.
 
     Raises:
         InputError: lm-eval is not installed, a file is missing, or they do not belong together.

@@ -52,14 +52,15 @@ def spread(
             )
         checkpoints_by_seeds[_seeds(other)] = str(other.address)
     all_values = [
-        dict(_values(content)) for content in (scores, *(json.loads(one.read("scores.json")) for one in replicas))
+        dict(_values(content))
+        for content in (scores, *(json.loads(replica.read("scores.json")) for replica in replicas))
     ]
     rows = [
         {"kind": kind, "name": name, "metric": metric, "values": values, "mean": fmean(values), "sd": stdev(values)}
         for kind, name, metric in all_values[0]
-        for values in [[one[kind, name, metric] for one in all_values]]
+        for values in [[of_run[kind, name, metric] for of_run in all_values]]
     ]
-    return {"replicas": [str(one.address) for one in replicas], "rows": rows}
+    return {"replicas": [str(replica.address) for replica in replicas], "rows": rows}
 
 
 def _values(scores: Scores) -> Iterator[tuple[tuple[str, str, str], float]]:

@@ -133,5 +133,5 @@ def _learned(segments: Segments, offsets: NDArray[np.int64]) -> NDArray[np.bool_
 
 def eos_id(folder: ArtifactFolder, loaded: Tokenizer) -> int:
     """Returns the end-of-text token that the tokenizer's settings name."""
-    found: int = loaded.get_vocab()[json.loads(folder.read("tokenizer_config.json"))["eos_token"]]
-    return found
+    token_id: int = loaded.get_vocab()[json.loads(folder.read("tokenizer_config.json"))["eos_token"]]
+    return token_id

@@ -134,7 +134,7 @@ class AlertDetector:
     def fault(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
         """Processes a reported fault (`tasks.trainer.logs`); yields an alert, once per episode of a kind."""
         self._last_fault[kind] = step
-        yield from self._raised(kind, step, what, do)
+        yield from self._raise_alert(kind, step, what, do)
 
     def tick(self, now: float) -> Iterator[Alert]:
         """Yields an alert if the run makes no more steps, or does not end after its last step."""
@@ -143,7 +143,7 @@ class AlertDetector:
             return
         after = f"since step {self._step}" if self._step >= self.first_step else "since the start"
         missing = "no step" if self._step + 1 < self.steps else "no end"
-        yield from self._raised(
+        yield from self._raise_alert(
             "stall",
             self._step + 1,
             f"{missing} for {silent:.0f} s {after}, where {limit:.0f} s are the most",
@@ -181,7 +181,7 @@ class AlertDetector:
     def _spike(self, step: int, skipped: bool, reason: str) -> Iterator[Alert]:
         if skipped:
             self._last_skip = step
-            yield from self._raised(
+            yield from self._raise_alert(
                 "spike",
                 step,
                 f"the step was skipped ({reason or 'no reason given'})",
@@ -193,7 +193,7 @@ class AlertDetector:
     def _data_wait(self, step: int) -> Iterator[Alert]:
         share = median(waited for _, waited, _ in self._recent)
         if share > WAITING and self._full:
-            yield from self._raised(
+            yield from self._raise_alert(
                 "data_wait",
                 step,
                 f"the median step waits {share:.0%} of its time for data",
@@ -208,7 +208,7 @@ class AlertDetector:
             return
         before, now = median(self._before), median(speed for _, _, speed in self._recent)
         if now < SLOWED * before:
-            yield from self._raised(
+            yield from self._raise_alert(
                 "slow",
                 step,
                 f"the median {name} of the last {len(self._recent)} steps is {now:,.4g}, before {before:,.4g}",
@@ -217,7 +217,7 @@ class AlertDetector:
         elif now > RECOVERED * before:
             self.open.pop("slow", None)
 
-    def _raised(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
+    def _raise_alert(self, kind: str, step: int, what: str, do: str) -> Iterator[Alert]:
         if kind not in self.open:
             self.open[kind] = Alert(kind, step, what, do)
             yield self.open[kind]

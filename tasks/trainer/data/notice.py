@@ -88,7 +88,7 @@ def takedown_refs(store: Store, marks_content: bytes) -> tuple[InputRef, ...]:
 
 
 def initial_model_note(model: Artifact, output: Output) -> str:
-    """Returns a clause for the note of a run: its initial model, and how many documents of it are now taken down.
+    """Returns a clause for the note of a run: its initial model, and how many of its documents are now taken down.
 
     Args:
         model: the model with the initial weights.

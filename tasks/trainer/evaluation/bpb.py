@@ -165,8 +165,8 @@ class HeldoutBpb(Hook):
         bits = dict.fromkeys(self._bytes, 0.0)
         for source, loss in zip(self._sources, self._losses(), strict=True):
             bits[source] += loss / math.log(2)
-        each = {source: bits[source] / size for source, size in self._bytes.items()}
-        fields = {BPB: fmean(each.values()), **{f"{BPB}/{source}": value for source, value in each.items()}}
+        by_source = {source: bits[source] / size for source, size in self._bytes.items()}
+        fields = {BPB: fmean(by_source.values()), **{f"{BPB}/{source}": value for source, value in by_source.items()}}
         values = {name: value if math.isfinite(value) else None for name, value in fields.items()}
         return values | {SECONDS: round(time.perf_counter() - started, 4)}
 

@@ -258,7 +258,7 @@ def compare_responses(
         second: the model that may be better; with another label.
         examples: held-out examples, in the tokens of both models.
         context: maximum number of tokens of a text.
-        batch_tokens: tokens per forward pass, padding included.
+        batch_tokens: tokens per forward pass, including padding.
         output: receives the parts.
 
     Returns:

@@ -27,7 +27,7 @@ class PairedDifference:
 
     Attributes:
         value: the difference, in the unit of the metric.
-        variance: squared standard error; infinite where it cannot be estimated.
+        variance: squared standard error; infinite if it cannot be estimated.
         freedom: degrees of freedom of the variance.
     """
 

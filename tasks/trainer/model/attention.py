@@ -21,7 +21,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps queries [batch, heads, queries, head_dim], keys and values [batch, kv_heads, keys, head_dim] to
 [batch, heads, queries, head_dim]."""
 Kernel = Callable[[Tensor, Tensor | None], Attend]
-"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbours, to an Attend; the
+"""Maps documents, int64 [batch, sequence], equal within a document and different between neighbors, to an Attend; the
 second argument is int64 [queries], the positions of the queries if a rank has only some of them, else None."""
 _FLASH = {"FA4": (9, 10), "FA3": (9,)}
 """Flash attention packages that torch can use, newest first, and the SM major versions that they support."""

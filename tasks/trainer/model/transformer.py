@@ -96,7 +96,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The decoder, or a chunk of consecutive layers of it.
+    """The decoder, or a chunk of its consecutive layers.
 
     Layers are in a ModuleDict keyed by their number in the whole decoder, so that parameter names do not depend on how
     layers are split over ranks.
@@ -134,7 +134,7 @@ class Transformer(nn.Module):
 
         Args:
             x: int64 [batch, positions], tokens; for a chunk without the embedding, the output of the previous chunk.
-            documents: int64 [batch, sequence], equal within a document and different between neighbours.
+            documents: int64 [batch, sequence], equal within a document and different between neighbors.
         """
         positions = document_positions(documents)
         if self.rows is not None:

@@ -218,16 +218,16 @@ class PowerSgdSum:
             for name, gradient in gradients.items()
             if gradient.ndim == 2 and sum(gradient.shape) * self.rank < gradient.numel()
         }
-        whole = {name: gradient for name, gradient in gradients.items() if name not in matrices}
-        left = {name: matrix @ self._basis(name, matrix) for name, matrix in matrices.items()}
-        self._all_reduce({f"whole.{name}": tensor for name, tensor in whole.items()} | left)
-        left = {name: torch.linalg.qr(tensor).Q for name, tensor in left.items()}
-        right = {name: matrix.T @ left[name] for name, matrix in matrices.items()}
-        self._all_reduce(right)
+        uncompressed = {name: gradient for name, gradient in gradients.items() if name not in matrices}
+        p = {name: matrix @ self._basis(name, matrix) for name, matrix in matrices.items()}
+        self._all_reduce({f"whole.{name}": tensor for name, tensor in uncompressed.items()} | p)
+        p = {name: torch.linalg.qr(tensor).Q for name, tensor in p.items()}
+        q = {name: matrix.T @ p[name] for name, matrix in matrices.items()}
+        self._all_reduce(q)
         for name, matrix in matrices.items():
-            total = torch.mm(left[name], right[name].T, out=gradients[name])
+            total = torch.mm(p[name], q[name].T, out=gradients[name])
             matrix.sub_(total, alpha=1 / self.world)
-        self._next = matrices, right
+        self._next = matrices, q
 
     def _basis(self, name: str, matrix: Tensor) -> Tensor:
         """Returns Q [n, rank] of the last step, initially a random normal matrix that is equal on all ranks."""

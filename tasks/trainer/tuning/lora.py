@@ -26,7 +26,7 @@ class LoraLinear(nn.Module):
 
     Args:
         base: the frozen projection, without trainable parameters.
-        shape: (outputs, inputs) of it.
+        shape: (outputs, inputs) of the projection.
         config: rank and alpha.
     """
 

@@ -18,7 +18,7 @@ from tasks.trainer.optim import (
     is_hidden,
     learning_rate,
     load_optimizer,
-    orthogonalised,
+    orthogonalize,
 )
 
 
@@ -97,13 +97,13 @@ def model_with_gradients() -> Transformer:
 @pytest.mark.parametrize("shape", [(32, 96), (96, 32), (48, 48)])
 def test_orthogonalization_sets_singular_values_to_about_one_and_keeps_the_vectors(shape: tuple[int, int]) -> None:
     matrix = random(*shape)
-    found = orthogonalised(matrix, torch.float32)
+    found = orthogonalize(matrix, torch.float32)
     u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
     inner = u.T @ found @ vh.T
     values = inner.diagonal()
     assert 0.3 < values.min() < values.max() < 1.3
     torch.testing.assert_close(inner, values.diag(), atol=1e-4, rtol=0)
-    assert not orthogonalised(torch.zeros(shape), torch.float32).any()
+    assert not orthogonalize(torch.zeros(shape), torch.float32).any()
 
 
 @pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
