@@ -423,7 +423,7 @@ def _crawldb(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> N
     top = options.top or ("statuses" if filters == Filters([], [], [], []) else "")
     partitions = [member(number) for number in range(recipe.of(CrawlConfig).partitions)]
     limit = max(1, options.limit)
-    answer = query(store, recipe.name, partitions, filters, top=top, most=limit, version=options.version)
+    answer = query(store, recipe.name, partitions, filters, top=top, limit=limit, version=options.version)
     _print(answer, options.json, lambda: render(answer))
 
 

@@ -121,7 +121,7 @@ def test_a_limit_on_an_unused_model_is_refused_with_the_nearest_one(bound: str) 
         "consolidate.limits": {"classifier": {bound: {"edo": 0.5}}},
     }
     said = refused(asked)
-    why = "annotate.settings.classifier.models says what is"
+    why = "annotate.settings.classifier.models lists the scores"
     assert (
         said == f'override: consolidate.limits.classifier.{bound}: "edo" is not measured ({why}). Did you mean "edu"?'
     )
@@ -137,7 +137,7 @@ def test_a_limit_on_an_unused_hugging_face_score_is_refused() -> None:
             "consolidate.limits": {"hugging_face": {"at_most": {"toxic": 0.5}}},
         }
     )
-    why = "annotate.settings.hugging_face.scores says what is"
+    why = "annotate.settings.hugging_face.scores lists the scores"
     assert f'consolidate.limits.hugging_face.at_most: "toxic" is not measured ({why}): choose from edu' in said
 
 
@@ -211,8 +211,8 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
     [
         ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": choose from label, score'),
         ("language.scor", 'Did you mean "score"?'),
-        ("language.label", 'consolidate.gold: "language.label" is no number (string): name a number, or a truth value'),
-        ("pii.spans", '"pii.spans" is no number (list'),
+        ("language.label", 'consolidate.gold: "language.label" is not a number (string): name a numeric or boolean field'),
+        ("pii.spans", '"pii.spans" is not a number (list'),
         ("gopher_quality.word", 'Did you mean "words"?'),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_source_with_its_own_limits_is_filtered_unless_sources_are_named() -> 
     assert mine.override(own).consolidate.sources == ("web", "code", "papers")
     assert mine.override({**own, "consolidate.trusted": ["papers"]}).consolidate.sources == ("web", "code")
     assert Recipe.from_text(mine.override(own).text) == mine.override(own)
-    with pytest.raises(RecipeError, match=r'limits\.code: filters do not judge "code": add it to consolidate\.sources'):
+    with pytest.raises(RecipeError, match=r'limits\.code: "code" is not filtered: add it to consolidate\.sources'):
         mine.override({**own, "consolidate.sources": ["web"]})
 
 

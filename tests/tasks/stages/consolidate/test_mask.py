@@ -12,7 +12,7 @@ from tasks.filters.batch import DocumentBatch
 from tasks.filters.catalogue import annotator
 from tasks.filters.recognisers.scan import mask
 from tasks.stages.consolidate.config import ConsolidateConfig
-from tasks.stages.consolidate.mask import masked
+from tasks.stages.consolidate.mask import mask_texts
 from tasks.stages.consolidate.rules import reasons
 
 
@@ -34,9 +34,9 @@ def span(kind: str, start: int, end: int) -> dict[str, Any]:
         ([span("phone", 2, 5), span("email", 2, 5)], "01<email>56789"),
     ],
 )
-def test_spans_become_placeholders_and_overlapping_ones_become_one(spans: list[dict[str, Any]], masked: str) -> None:
-    assert mask("0123456789", spans) == masked
-    assert mask("0123456789", spans[::-1]) == masked
+def test_spans_become_placeholders_and_overlapping_ones_become_one(spans: list[dict[str, Any]], mask_texts: str) -> None:
+    assert mask("0123456789", spans) == mask_texts
+    assert mask("0123456789", spans[::-1]) == mask_texts
 
 
 @pytest.mark.parametrize("bad", [span("ip", 3, 3), span("ip", -1, 2), span("ip", 8, 11), span("ip", 5, 2)])
@@ -75,7 +75,7 @@ WITHOUT_LINES = ConsolidateConfig(filters=("c4",), drop_lines=True, limits={"c4"
 
 def test_dropped_lines_are_removed_with_the_spans_in_them() -> None:
     text = "Home\nWrite to ann@example.org today.\nMail: bob@example.org\nThe end is near."
-    found = masked(WITHOUT_LINES, documents(text), measured(text), [True])
+    found = mask_texts(WITHOUT_LINES, documents(text), measured(text), [True])
     assert found == ["Write to <email> today.\nThe end is near."]
 
 
@@ -83,8 +83,8 @@ def test_lines_are_dropped_only_from_filtered_sources() -> None:
     code = "def f(x):\n    return x + 1\n\nprint(f(2))"
     found, rows = measured(code), documents(code, source="code")
     assert reasons(WITHOUT_LINES, rows.column("source"), found, np.zeros(rows.num_rows, np.bool_)) == [[]]
-    assert masked(WITHOUT_LINES, rows, found, [True]) == [code]
-    (everywhere,) = masked(WITHOUT_LINES.model_copy(update={"sources": None}), rows, found, [True])
+    assert mask_texts(WITHOUT_LINES, rows, found, [True]) == [code]
+    (everywhere,) = mask_texts(WITHOUT_LINES.model_copy(update={"sources": None}), rows, found, [True])
     assert everywhere != code
 
 
@@ -95,11 +95,11 @@ def test_a_text_that_passes_never_loses_all_its_lines() -> None:
     found, rows = measured(*texts), documents(*texts)
     stays = [not why for why in reasons(WITHOUT_LINES, rows.column("source"), found, np.zeros(rows.num_rows, np.bool_))]
     assert stays == [False, True]
-    assert masked(WITHOUT_LINES, rows, found, stays) == ["Home\nAbout", "There is one sentence here."]
+    assert mask_texts(WITHOUT_LINES, rows, found, stays) == ["Home\nAbout", "There is one sentence here."]
 
 
 def test_a_text_without_a_pii_search_is_not_shown() -> None:
     text = "Write to ann@example.org today."
     found, rows = measured(text, error="boom"), documents(text)
-    assert masked(ConsolidateConfig(), rows, found, [False]) == [""]
-    assert masked(ConsolidateConfig(mask_pii=False), rows, found, [False]) == [text]
+    assert mask_texts(ConsolidateConfig(), rows, found, [False]) == [""]
+    assert mask_texts(ConsolidateConfig(mask_pii=False), rows, found, [False]) == [text]

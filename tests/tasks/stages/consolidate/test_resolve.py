@@ -63,7 +63,7 @@ def test_a_stage_resumes_at_the_bucket_where_it_stopped(tmp_path: Path, monkeypa
         with pytest.raises(ValueError, match="Expecting value"):
             run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
     assert list((tmp_path / "stopped").rglob("resolved/*.bin"))
-    monkeypatch.setattr("tasks.stages.consolidate.resolve.dropped", None)
+    monkeypatch.setattr("tasks.stages.consolidate.resolve.resolve_clusters", None)
     resumed = run_stage_in(tmp_path / "stopped", CONSOLIDATE, CONFIG, inputs)
     assert resumed.record.content == whole.record.content
 
@@ -73,5 +73,5 @@ def test_duplicates_of_an_earlier_format_are_refused(tmp_path: Path) -> None:
     duplicates = inputs["duplicates"]
     metrics = {name: value for name, value in duplicates.record.metrics.items() if name != "recaptured"}
     old = Artifact(duplicates.store, duplicates.address, duplicates.record.model_copy(update={"metrics": metrics}))
-    with pytest.raises(InputError, match="has no captures of pages, as an earlier Sluice wrote it"):
+    with pytest.raises(InputError, match="has no captures of pages, because an earlier version of Sluice wrote it"):
         run_stage_in(tmp_path, CONSOLIDATE, CONFIG, {**inputs, "duplicates": old})

@@ -323,8 +323,8 @@ def test_unmeasured_attributes_are_refused_before_anything_is_written(tmp_path: 
             ConsolidateConfig(gold={"prose_score.nope": 0.5}),
             'prose_score measures no "nope" in test/attributes@dev. Known are: score',
         ),
-        (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is no number \(string\)'),
-        (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is no number \(list'),
+        (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is not a number \(string\)'),
+        (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is not a number \(list'),
     ):
         with pytest.raises(InputError, match=said):
             run_stage_in(tmp_path, CONSOLIDATE, config, inputs)

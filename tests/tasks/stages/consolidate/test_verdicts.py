@@ -42,7 +42,7 @@ def test_rules_come_first_and_copies_of_a_rejected_document_are_kept(
     assert found.reasons == reasons
     assert found.duplicate_of == duplicate_of
     assert found.first == [why[0] if why else "" for why in reasons]
-    assert found.stays.to_pylist() == [not why for why in reasons]
+    assert found.is_kept.to_pylist() == [not why for why in reasons]
     assert found.tiers == [
         "" if why else "gold" if name == "trusted" else "silver" for name, why in zip(IDS, reasons, strict=True)
     ]
