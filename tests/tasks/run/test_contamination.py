@@ -77,7 +77,7 @@ def test_changing_the_contamination_limit_reruns_only_consolidate(recipe: Recipe
     made(recipe, REFINE, "1")
     keeping = recipe.override({"consolidate.contaminated": "keep"})
     said = compare(open_store(recipe), recipe.name, recipe.consolidate, {"contaminated": "keep"}, "1")
-    assert "1 documents would be kept, 0 would go" in said
+    assert "1 documents would be kept, 0 would be dropped" in said
     assert f"contaminated -> kept  {PAGE}" in said
     assert made(keeping, REFINE, "2", "1") == ["consolidate"]
     assert PAGE in {row["url"] for row in rows_of(artifact(recipe, "documents", "2"), "kept/")}

@@ -76,7 +76,7 @@ def test_documents_lose_repeated_paragraphs_and_are_dropped_if_too_short(recipe:
     made(recipe, "1")
     settings = {"repeated_share": 1, "cut_repeated": 20}
     said = compare(open_store(recipe), recipe.name, recipe.consolidate, settings, "1")
-    assert "1 documents would be kept, 0 would go" in said
+    assert "1 documents would be kept, 0 would be dropped" in said
     cutting = recipe.override({f"consolidate.{name}": value for name, value in settings.items()})
     assert made(cutting, "2", "1") == ["consolidate"]
     kept = {row["url"]: row["text"] for row in rows_of(documents(recipe, "2"), "kept/")}
@@ -106,7 +106,7 @@ def test_a_recipe_without_the_section_has_no_such_stage_and_unchanged_settings()
                 "consolidate.filters": ["c4"],
                 "consolidate.limits": {},
             },
-            "drop_lines and cut_repeated together could take all lines of a text",
+            "drop_lines and cut_repeated together could remove all lines of a text",
         ),
     ],
 )

@@ -174,7 +174,7 @@ def test_what_if_works_for_a_version_that_kept_no_document(recipe: Recipe, capsy
     assert main([*command, "3", "--source-version", "2"]) == 0
     printed = capsys.readouterr().out
     assert "before: the settings of demo/documents@2" in printed
-    assert "0 documents would be kept, 8 would go" in printed
+    assert "0 documents would be kept, 8 would be dropped" in printed
     assert main([*command, "4"]) == 2
     assert "no artifact demo/extracted@4" in (printed := capsys.readouterr().err)
     assert "--source-version" in printed
