@@ -216,14 +216,14 @@ def test_each_thread_of_a_worker_has_its_own_process() -> None:
 def test_after_a_fork_each_process_has_its_own() -> None:
     program = (
         "import os; from functools import partial; from tasks.stages.extract import guard;"
-        "read = lambda: guard.Guard(5.0).run([partial(str, os.getpid()), partial(os.getppid)]);"
-        "[_, first] = read(); served = guard.children(); pid = os.fork();"
-        "found = read(); mine = guard.children();"
+        "read = lambda: guard.ExtractionGuard(5.0).run([partial(str, os.getpid()), partial(os.getppid)]);"
+        "[_, first] = read(); served = guard.idle_children(); pid = os.fork();"
+        "found = read(); mine = guard.idle_children();"
         "assert found == [str(os.getpid()), os.getpid()], found;"
         "assert (mine == served) is (pid != 0), (mine, served);"
-        "pid or guard.end_all();"
+        "pid or guard.end_idle_children();"
         "assert pid == 0 or os.waitpid(pid, 0)[1] == 0;"
-        "assert read() == found and (pid == 0 or guard.children() == served)"
+        "assert read() == found and (pid == 0 or guard.idle_children() == served)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -264,7 +264,7 @@ def test_refused_rows_keep_their_order() -> None:
 def test_the_process_ends_with_its_parent() -> None:
     program = (
         "import os, re; from functools import partial; from tasks.stages.extract import guard;"
-        "list(guard.Guard(5.0).run([partial(str, 1)])); print(guard.children()[0], flush=True); os._exit(9)"
+        "list(guard.ExtractionGuard(5.0).run([partial(str, 1)])); print(guard.idle_children()[0], flush=True); os._exit(9)"
     )
     child = int(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False).stdout)
     until = time.monotonic() + 20

@@ -34,14 +34,14 @@ PROGRAM = """
 import json, resource, sys
 from pathlib import Path
 from tasks.stages.extract.config import ExtractConfig
-from tasks.stages.extract.guard import end_all
+from tasks.stages.extract.guard import end_idle_children
 from tests.conftest import run_stage_in
 
 folder = Path(sys.argv[1])
 source = {"name": "papers", "kind": "pdf", "path": f"{folder}/*.pdf", "max_file_bytes": 100_000_000}
 config = ExtractConfig.model_validate({"files": (source,), "min_chars": 1, "parts": 1})
 made = run_stage_in(folder, "tasks.stages.extract.stage", config, max_bad_share=1.0)
-end_all()
+end_idle_children()
 rows = [row for path in made.files("rejected/") for row in made.table(path).to_pylist()]
 kept = [row for path in made.files("documents/") for row in made.table(path).to_pylist()]
 print(json.dumps({
