@@ -25,7 +25,7 @@ from tasks.demo.home import Home
 from tasks.demo.report import RunArtifacts, curve, times
 from tasks.demo.run import RunRequest, Screen, run_request
 from tasks.formats.documents.chunks import KIND as CHUNKS
-from tasks.formats.documents.chunks import asked
+from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
@@ -185,7 +185,7 @@ def choose_question(artifacts: RunArtifacts) -> Question:
     rows = {row["id"]: row for path in chunks.files(f"{CHUNKS}/") for row in chunks.table(path).to_pylist()}
     examples = [all_examples[number] for number in range(int(all_examples.firsts[-1]))]
     trained = [rows[example.origin["id"]] for example in examples]
-    questions = [asked(chunk["title"], chunk["sections"]) for chunk in trained]
+    questions = [heading_path(chunk["title"], chunk["sections"]) for chunk in trained]
     unique = [at for at, question in enumerate(questions) if questions.count(question) == 1] or [0]
     best = min(unique, key=lambda at: (trained[at]["tokens"], trained[at]["id"]))
     return Question(questions[best], trained[best], examples[best])

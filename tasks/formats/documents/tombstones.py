@@ -11,7 +11,7 @@ text at other URLs are not covered.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import BinaryIO, NamedTuple
@@ -175,14 +175,22 @@ class Tombstones:
 
     def covers_host(self, host: str) -> bool:
         """Returns whether every URL of a host (its `authority`, or its name) is covered."""
-        if not self.domains:
-            return False
-        labels = split_port(host)[0].split(".")
-        return any(".".join(labels[start:]) in self.domains for start in range(len(labels)))
+        return bool(self.domains) and any(self._domains_of(split_port(host)[0]))
 
     def covers_url(self, url: str) -> bool:
         """Returns whether a canonical URL is covered."""
         return _page(url) in self._pages or self.covers_host(authority(url))
+
+    def causes(self, url: str) -> list[str]:
+        """Returns the values of the tombstones of URLs and domains that cover a canonical URL, most specific first."""
+        page = self._pages.get(_page(url))
+        return [*([page] if page else []), *self._domains_of(split_port(authority(url))[0])]
+
+    @property
+    def spellings(self) -> list[str]:
+        """The canonical URLs that the tombstones of URLs cover, sorted by page within scheme and "www."."""
+        pages = sorted(self._pages)
+        return [f"{scheme}://{www}{page}" for scheme in ("http", "https") for www in ("", "www.") for page in pages]
 
     def covers_raw_url(self, url: str) -> bool:
         """Returns whether a URL that need not be canonical is covered."""
@@ -225,9 +233,15 @@ class Tombstones:
             covered.append(hosts[host] or (bare(host) in self._hosts and self.covers_raw_url(url)))
         return np.array(covered, np.bool_)
 
+    def _domains_of(self, name: str) -> Iterator[str]:
+        """Returns the domains in this set that a host name belongs to, the longest first."""
+        labels = name.split(".")
+        suffixes = (".".join(labels[start:]) for start in range(len(labels)))
+        return (suffix for suffix in suffixes if suffix in self.domains)
+
     @cached_property
-    def _pages(self) -> frozenset[str]:
-        return frozenset(_page(url) for url in self.urls)
+    def _pages(self) -> dict[str, str]:
+        return {_page(url): url for url in self.urls}
 
     @cached_property
     def _hosts(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from tasks.formats.dedup.dedup_index import RUNS, DedupIndex
 from tasks.formats.dedup.document_ids import HALVES, range_of
 from tasks.formats.dedup.sorted_runs import Buckets
 from tasks.formats.documents.text import mix
-from tasks.formats.documents.tombstones import NOTHING, Tombstones
+from tasks.formats.documents.tombstones import NO_TOMBSTONES, Tombstones
 from tasks.stages.dedup import DedupConfig
 
 PARTS_FILE = "parts.json"
@@ -36,7 +36,7 @@ class Workspace:
     scores: ArtifactFolder
     own: ArtifactFolder
     index: DedupIndex = field(default_factory=DedupIndex)
-    takedowns: Tombstones = NOTHING
+    takedowns: Tombstones = NO_TOMBSTONES
 
     def names(self) -> list[str]:
         """Returns the names of the parts of this version's documents."""

@@ -34,7 +34,7 @@ def test_reading_can_start_at_any_position(content: bytes, packed, monkeypatch: 
     file.seek(0)
     assert io.BufferedReader(file).read() == content
     assert file.whole
-    assert len(file._places) > 3
+    assert len(file._offsets) > 3
 
 
 def test_a_truncated_file_is_read_up_to_its_end(content: bytes) -> None:
