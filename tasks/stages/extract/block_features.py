@@ -211,13 +211,13 @@ def _count_characters(page: Blocks, values: Floats) -> None:
     last = np.where(mark == _CLOSING, kinds[visible[np.maximum(bounds[1:] - 2, bounds[:-1])]], mark)
     # The end of the last sentence of a block has no following character, so it is not in a pair.
     sentences = sentences + (mark == _END)
-    some = np.maximum(words, 1)
+    divisor = np.maximum(words, 1)
     for name, column in (
-        *(("words", words), ("length", letters), ("word_length", letters / some), ("sentences", sentences)),
+        *(("words", words), ("length", letters), ("word_length", letters / divisor), ("sentences", sentences)),
         *(
-            ("capitals", capitals / some),
+            ("capitals", capitals / divisor),
             ("digits", digits / np.maximum(letters, 1)),
-            ("commas", commas / some),
+            ("commas", commas / divisor),
             ("bars", bars),
         ),
         *(("signs", signs > 0), ("all_upper", (upper > 0) & (lower == 0)), ("ends_sentence", last == _END)),
@@ -263,8 +263,8 @@ def _measure_elements(page: Blocks, sums: Floats, values: Floats) -> None:
     rows[:] = _NONE
     _innermost(page, share, rows)
     words, linked, prose, count = contained
-    some = np.maximum(words, 1)
-    by_element = np.stack((share, linked / some, prose / some, count, words / np.maximum(count, 1), -page.first))
+    divisor = np.maximum(words, 1)
+    by_element = np.stack((share, linked / divisor, prose / divisor, count, words / np.maximum(count, 1), -page.first))
     index = np.arange(len(page))
     at = page.element
     for level in range(LEVELS):
@@ -300,8 +300,8 @@ def _measure_positions(words: Floats, prose: Mask, sums: Floats, values: Floats)
     first, last = (places[0], places[-1]) if len(places) else (0, number - 1)
     before = np.full(number, -_FAR)
     before[1:] = np.maximum.accumulate(np.where(prose, index, -_FAR))[:-1]
-    behind = np.full(number, number + _FAR)
-    behind[:-1] = np.minimum.accumulate(np.where(prose, index, number + _FAR)[::-1])[::-1][1:]
+    after = np.full(number, number + _FAR)
+    after[:-1] = np.minimum.accumulate(np.where(prose, index, number + _FAR)[::-1])[::-1][1:]
     all_words, all_prose = max(sums[0, -1], 1.0), max(sums[2, -1], 1.0)
     base = _AT["place"]
     for row, column in enumerate(
@@ -309,7 +309,7 @@ def _measure_positions(words: Floats, prose: Mask, sums: Floats, values: Floats)
             *(index / number, index, number - 1 - index),
             *(sums[0, :-1] / all_words, words / all_words),
             *(index < first, index > last, np.maximum(first - index, 0), np.maximum(index - last, 0)),
-            *(np.minimum(index - before, _FAR), np.minimum(behind - index, _FAR)),
+            *(np.minimum(index - before, _FAR), np.minimum(after - index, _FAR)),
             *(sums[2, :-1] / all_prose, (all_prose - sums[2, 1:]) / all_prose),
         )
     ):
@@ -371,15 +371,15 @@ def _measure_similar(page: Blocks, prose: Mask, values: Floats) -> None:
     around = tags[np.append(page.parent, -1)[page.element]]
     words, link_share = values[_AT["words"]], values[_AT["link_share"]]
     count = np.bincount(own)
-    some = np.maximum(count, 1)
+    divisor = np.maximum(count, 1)
     base = _AT["alike"]
     values[base] = count[own]
     for row, column in enumerate((words, link_share, prose), 1):
-        values[base + row] = (np.bincount(own, column) / some)[own]
-    _, both = np.unique(own * (len(of_tag) + 1) + around, return_inverse=True)
-    count = np.bincount(both)
-    values[base + 4] = count[both]
-    values[base + 5] = (np.bincount(both, words) / count)[both]
+        values[base + row] = (np.bincount(own, column) / divisor)[own]
+    _, pairs = np.unique(own * (len(of_tag) + 1) + around, return_inverse=True)
+    count = np.bincount(pairs)
+    values[base + 4] = count[pairs]
+    values[base + 5] = (np.bincount(pairs, words) / count)[pairs]
 
 
 def _measure_neighbors(page: Blocks, sums: Floats, values: Floats) -> None:
@@ -452,12 +452,12 @@ def context(page: Blocks, rows: FeatureArray, odds: Floats) -> FeatureArray:
     values[at["kept_behind"]] = (sums[3, -1] - sums[3, 1:]) / main_words
     index = np.arange(number)
     before = np.append(-1, np.maximum.accumulate(np.where(is_main, index, -1))[:-1])
-    behind = np.append(np.minimum.accumulate(np.where(is_main, index, number)[::-1])[::-1][1:], number)
+    after = np.append(np.minimum.accumulate(np.where(is_main, index, number)[::-1])[::-1][1:], number)
     values[at["since_kept"]] = np.where(before >= 0, np.minimum(index - before, _MOST_AWAY), _MOST_AWAY)
-    values[at["until_kept"]] = np.where(behind < number, np.minimum(behind - index, _MOST_AWAY), _MOST_AWAY)
+    values[at["until_kept"]] = np.where(after < number, np.minimum(after - index, _MOST_AWAY), _MOST_AWAY)
     around = np.append(page.parent, -1)[page.element]
     values[at["kept_with_before"]] = (before >= 0) & (around[before] == around)
-    values[at["kept_with_behind"]] = (behind < number) & (np.append(around, -2)[behind] == around)
+    values[at["kept_with_behind"]] = (after < number) & (np.append(around, -2)[after] == around)
     values[at["near_kept"]] = sums[3, np.minimum(index + 9, number)] - sums[3, np.maximum(index - 8, 0)]
     since = rows[_AT["since_heading"]].astype(np.int64)
     heading = index - since

@@ -177,8 +177,8 @@ def _columns(file: SourceFile, source: FileSource, quick: bool) -> list[str]:
                     f'{file.path} has no column "{name}" (it has: {", ".join(sorted(names))})',
                     f'set {field} of the file source "{source.name}"',
                 )
-    read = (source.text_field, source.url_field, *(() if quick else metadata))
-    return [name for name in dict.fromkeys(read) if name in names]
+    needed = (source.text_field, source.url_field, *(() if quick else metadata))
+    return [name for name in dict.fromkeys(needed) if name in names]
 
 
 def _bytes_of(value: pa.Scalar) -> int:
@@ -266,10 +266,10 @@ def check_row_counts(tally: RowCounts, files: Sequence[tuple[SourceFile, FileSou
 
 
 def _check_file(file: SourceFile, source: FileSource, counts: Counter[str]) -> None:
-    rows, bad = counts.total(), counts["json_malformed"]
-    if 2 * bad > rows:
+    rows, malformed = counts.total(), counts["json_malformed"]
+    if 2 * malformed > rows:
         raise InputError(
-            f'{file.path} of the file source "{source.name}": {bad} of {rows} rows are not JSON objects '
+            f'{file.path} of the file source "{source.name}": {malformed} of {rows} rows are not JSON objects '
             f"({_first_malformed(file, source)})",
             "write one object per line or a list of objects, in UTF-8; exclude the file; or set another kind",
         )

@@ -229,9 +229,9 @@ def _refuse_many(source: bytes) -> None:
 
     tags = all_tags(source)
     # A link left open at most doubles a page, so only its attributes count.
-    most = 1 + MAX_REPEATED_FORMATS // max(1, tags.starts)
-    formats = formatting_tags(source, tags, most)
-    if formats.heaviest_link > most:
+    limit = 1 + MAX_REPEATED_FORMATS // max(1, tags.starts)
+    formats = formatting_tags(source, tags, limit)
+    if formats.heaviest_link > limit:
         raise Rejected("formatting")
     if tags.starts <= _FEW and not _repeats(
         min(formats.number, _EQUAL + formats.unequal), tags.starts, formats.heaviest
@@ -248,8 +248,8 @@ def _refuse_many(source: bytes) -> None:
 
 def _repeats(formats: int, starts: int, weight: int = 1) -> bool:
     # Elements repeat the formats before them; the product is largest for as many formats as other elements.
-    most = min(formats, starts // 2)
-    return weight * most * (starts - most) > MAX_REPEATED_FORMATS
+    repeated = min(formats, starts // 2)
+    return weight * repeated * (starts - repeated) > MAX_REPEATED_FORMATS
 
 
 def _refuse_tags(source: bytes, weight: int = 1) -> None:

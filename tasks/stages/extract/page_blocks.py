@@ -164,14 +164,14 @@ def _longest_of(words: Iterable[str]) -> str:
 
     Words share prefixes in the pattern: a plain alternation of 400 words takes five times as long.
     """
-    ends, behind = "", dict[str, list[str]]()
+    optional, suffixes = "", dict[str, list[str]]()
     for word in words:
         if word:
-            behind.setdefault(word[0], []).append(word[1:])
+            suffixes.setdefault(word[0], []).append(word[1:])
         else:
-            ends = "?"
-    pattern = "|".join(re.escape(letter) + _longest_of(rest) for letter, rest in sorted(behind.items()))
-    return f"(?:{pattern}){ends}" if pattern else ""
+            optional = "?"
+    pattern = "|".join(re.escape(letter) + _longest_of(rest) for letter, rest in sorted(suffixes.items()))
+    return f"(?:{pattern}){optional}" if pattern else ""
 
 
 _NAME_WORD = re.compile(_longest_of(_OF_WORD))
@@ -299,8 +299,8 @@ def _tags(source: str, octets: NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
             return at[begin], at[end] + 1
     # An attribute value contains "<" or ">".
     spans = [match.span() for match in _TAG.finditer(source)]
-    both = np.array(spans, np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
+    table = np.array(spans, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 class _BlockReader:
@@ -317,11 +317,16 @@ class _BlockReader:
         closing &= not_void
         skipped = _IS_SKIPPED[name]
         inside = np.cumsum((opening & skipped).view(np.int8) - (closing & skipped).view(np.int8), dtype=np.int64)
-        read = np.flatnonzero(inside == 0)
-        self.begin, self.end, self.following, self.name = begin[read], end[read], following[read], name[read]
-        self.size = len(read) + 1
-        self.skipped = skipped[read]
-        self.opening, self.closing = opening[read], closing[read] & ~self.skipped
+        included = np.flatnonzero(inside == 0)
+        self.begin, self.end, self.following, self.name = (
+            begin[included],
+            end[included],
+            following[included],
+            name[included],
+        )
+        self.size = len(included) + 1
+        self.skipped = skipped[included]
+        self.opening, self.closing = opening[included], closing[included] & ~self.skipped
         visible = (letters > ord(" ")) & (letters != _NO_BREAK)
         spans = np.stack((self.end, self.following), axis=1).ravel()
         has_text = np.logical_or.reduceat(visible, spans)[::2] if len(spans) else np.zeros(0, np.bool_)
@@ -420,12 +425,12 @@ class _BlockReader:
     def _closed_by(self) -> Numbers:
         """Returns the index of the closing tag of each opening tag."""
         depth = np.cumsum(self.opening.astype(np.int64) - self.closing) + self.closing
-        both = np.flatnonzero(self.opening | self.closing)
+        tags = np.flatnonzero(self.opening | self.closing)
         # At each depth, opening and closing tags alternate.
-        depths = depth[both]
+        depths = depth[tags]
         # The stable sort of 16-bit integers is a radix sort, which takes a fraction of the time.
-        short = depths.astype(np.int16) if len(both) <= np.iinfo(np.int16).max else depths
-        order = both[np.argsort(short, kind="stable")]
+        short = depths.astype(np.int16) if len(tags) <= np.iinfo(np.int16).max else depths
+        order = tags[np.argsort(short, kind="stable")]
         closing = np.full(len(self.name), len(self.name) - 1)
         closing[order[:-1]] = order[1:]
         return closing

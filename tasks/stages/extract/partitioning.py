@@ -238,12 +238,12 @@ def _row_groups(file: SourceFile, size: int) -> Iterator[FilePiece]:
 def _lines(text: JsonText, size: int, streamed: bool) -> Iterator[FilePiece]:
     first = start = lines = at = 0
     while block := text.read(BLOCK):
-        behind = 0
-        while (end := block.find(b"\n", max(behind, start + size - at - 1)) + 1) > 0:
-            lines += block.count(b"\n", behind, end)
+        consumed = 0
+        while (end := block.find(b"\n", max(consumed, start + size - at - 1)) + 1) > 0:
+            lines += block.count(b"\n", consumed, end)
             yield FilePiece(first, start, at + end, at + end - start, streamed)
-            first, start, behind = lines, at + end, end
-        lines += block.count(b"\n", behind)
+            first, start, consumed = lines, at + end, end
+        lines += block.count(b"\n", consumed)
         at += len(block)
     if at > start:
         yield FilePiece(first, start, at, at - start, streamed)

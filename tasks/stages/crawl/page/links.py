@@ -172,16 +172,16 @@ def parse_page(html: bytes, url: str, agent: str, headers: Directives, charset: 
     page = defuse(source)
     elements = _PageElements(LexborHTMLParser(page.source), page.tags)
     directives_of_page = directives(_robots(elements.metas, agent), agent, names=False)
-    both = directives_of_page | headers
+    combined = directives_of_page | headers
     # `resolve_href` returns None for javascript:, data: and similar schemes.
     base = (elements.base and resolve_href(elements.base, url, encoding)) or url
     hrefs = [*_refresh_targets(elements.refreshes), *elements.hrefs]
     return ParsedPage(
-        links=() if both.nofollow else resolve_links(hrefs, base, encoding),
-        noindex=both.noindex,
-        noarchive=both.noarchive,
+        links=() if combined.nofollow else resolve_links(hrefs, base, encoding),
+        noindex=combined.noindex,
+        noarchive=combined.noarchive,
         canonical=_single_canonical({resolve_href(href, base, encoding) for href in elements.canonicals}),
-        feeds=() if both.nofollow else _feeds(resolve_href(href, base, encoding) for href in elements.feeds),
+        feeds=() if combined.nofollow else _feeds(resolve_href(href, base, encoding) for href in elements.feeds),
         title=elements.title,
         text_chars=elements.text_chars(),
         noai=directives_of_page.noai,
@@ -208,10 +208,10 @@ def scan_directives(html: bytes, agent: str, headers: Directives, unread: str) -
     tags = [_attributes(tag[1].decode("utf-8", "replace")) for tag in islice(_META.finditer(source), _MAX_METAS)]
     metas = [(_lower(attributes, "name"), _value(attributes, "content")) for attributes in tags]
     directives_of_page = directives(_robots(metas, agent), agent, names=False)
-    both = directives_of_page | headers
+    combined = directives_of_page | headers
     return ParsedPage(
-        noindex=both.noindex,
-        noarchive=both.noarchive,
+        noindex=combined.noindex,
+        noarchive=combined.noarchive,
         noai=directives_of_page.noai,
         tdm=_tdm(metas),
         terms=tuple(_terms(metas, agent)),
@@ -471,8 +471,8 @@ def defuse(html: bytes) -> DefusedPage:
     Time and memory of an HTML parser can grow with the product of two numbers that the page's author controls
     (selectolax 1.0.2, one core):
 
-        formatting elements left open x blocks behind   500 <b a=..> and 10,000 <p>x, 44 kB            4.8 s, 1.8 GB
-        their attributes x blocks behind                an <a> of 3,000 attributes, 5,000 <p>x, 36 kB  2.2 s, 2.2 GB
+        formatting elements left open x blocks after    500 <b a=..> and 10,000 <p>x, 44 kB            4.8 s, 1.8 GB
+        their attributes x blocks after                 an <a> of 3,000 attributes, 5,000 <p>x, 36 kB  2.2 s, 2.2 GB
         nested elements, squared                        30,000 <dl>, 117 kB                            1.4 s
         options, or attributes of <body>, squared       15,000, 120 kB                                 0.4 s
 

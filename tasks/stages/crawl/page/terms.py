@@ -89,11 +89,11 @@ def _refuses_training(value: str) -> bool:
 
     If a label occurs twice, the last value applies.
     """
-    stated: dict[str, str] = {}
+    values: dict[str, str] = {}
     for member in value.lower().split(","):
         label, _, word = member.partition(";")[0].partition("=")
-        stated[label.strip()] = word.strip()
-    return next((stated[label] in _REFUSED for label in _TRAINING if label in stated), False)
+        values[label.strip()] = word.strip()
+    return next((values[label] in _REFUSED for label in _TRAINING if label in values), False)
 
 
 def header_terms(headers: Headers) -> list[tuple[str, str]]:

@@ -240,7 +240,7 @@ class Browser:
             self._failures += 1
             if self.version and self._failures >= _FAILURES:
                 raise TransientError(
-                    f"{self._program} started before and does not start any more ({_cause(error)})",
+                    f"{self._program} no longer starts ({_cause(error)})",
                     "check the memory and the processes of this machine, then run it again",
                 ) from None
             raise

@@ -270,7 +270,7 @@ def _required(store: Store, recipe: str) -> dict[ArtifactId, str]:
             continue
         begun_from = _databases_read_by(_existing(store, lists, version), recipe)
         required |= dict.fromkeys(begun_from, f"{version} began from it and is not complete")
-        required |= {one.address: "its cycle is not complete" for one in _existing(store, databases, version)}
+        required |= {database.address: "its cycle is not complete" for database in _existing(store, databases, version)}
     return required
 
 

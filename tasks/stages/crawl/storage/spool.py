@@ -374,7 +374,7 @@ class Spool:
             source = open(closed.folder / entry.path, "rb")  # noqa: SIM115  an error here is not one of the store
         except OSError as error:
             raise _SupersededError(
-                f"the buffered file {closed.folder / entry.path} cannot be read any more ({error.strerror})",
+                f"the buffered file {closed.folder / entry.path} can no longer be read ({error.strerror})",
                 "check whether another attempt has finished; if not, run this one again",
             ) from error
         with source, self._output.store.write(f"{self._output.address.path}/{entry.path}") as target:

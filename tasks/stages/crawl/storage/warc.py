@@ -178,9 +178,9 @@ class WarcWriter:
         record_id, length = self._write(
             kind, _head(response), body, _RESPONSE + with_ip + _lines(headers), date, stored=compressed
         )
-        beside = f"WARC-Concurrent-To: {record_id}\r\n"
-        self._write("request", response.request, b"", _REQUEST + with_ip + beside, date)
-        self._write_notes(notes, about + beside, date)
+        concurrent = f"WARC-Concurrent-To: {record_id}\r\n"
+        self._write("request", response.request, b"", _REQUEST + with_ip + concurrent, date)
+        self._write_notes(notes, about + concurrent, date)
         written = WrittenRecord(record_id.strip("<>"), headers["WARC-Payload-Digest"], offset, length)
         mime = "warc/revisit" if revisited else response.header("content-type") or "unk"
         return self._indexed(url, date, mime, "-" if revisited else str(response.status), written)
