@@ -66,14 +66,6 @@ class Batch:
         return Batch(*(t.pin_memory() for t in (self.tokens, self.labels, self.documents, self.cu_seqlens)))
 
 
-class ShardNames(Protocol):
-    """Names of the files that slices refer to by number."""
-
-    @property
-    def shards(self) -> Sequence[str]:
-        """The names, by number."""
-
-
 class StepData(Protocol):
     """Batches as a function of the step, for pretraining (`Batches`) or fine-tuning (`tuning.examples`)."""
 
@@ -82,12 +74,10 @@ class StepData(Protocol):
     seq_len: int
     batch_size: int
     microbatch: int
+    file_names: Sequence[str]
+    """Names of the files that slices refer to by number."""
     identity: str
     """SHA-256 of everything that determines the batches, except for the settings of the loop."""
-
-    @property
-    def plan(self) -> ShardNames:
-        """The file names."""
 
     def close(self) -> None:
         """Stops the threads that fetch data."""
@@ -127,8 +117,9 @@ class Batches:
     def __init__(self, spec: TrainSpec) -> None:
         self.plan = Plan.read(spec.plan)
         self.seq_len = self.plan.seq_len
+        self.file_names: Sequence[str] = self.plan.shards
         self.shards = open_shards(spec.shards)
-        self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.plan.shards])
+        self.reader = RangeReader(self.shards, [f"{FOLDER}/{name}.arrow" for name in self.file_names])
         self._check_format()
         self.vocab_size, self.eos_id = self.plan.format.vocab_size, self.plan.format.eos_id
         self._dtype = np.dtype(self.plan.format.dtype)
@@ -166,7 +157,7 @@ class Batches:
     def documents(self, step: int) -> set[tuple[str, int]]:
         """Returns (shard, row) of each document in a step's batch."""
         slices = np.concatenate([self.plan.slices(source, sequence) for source, sequence, _ in self.order.batch(step)])
-        return {(self.plan.shards[shard], row) for shard, row in slices[["shard", "row"]].tolist()}
+        return {(self.file_names[shard], row) for shard, row in slices[["shard", "row"]].tolist()}
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the document slices of a step's batch for a log.
@@ -184,7 +175,7 @@ class Batches:
         uids = {shard: read_uids(self._file(shard), row_numbers) for shard, row_numbers in rows.items()}
         names = ("source", "sequence", "document", "shard", "offset", "length")
         return [
-            dict(zip(names, (source, sequence, uids[shard][row], self.plan.shards[shard], offset, length), strict=True))
+            dict(zip(names, (source, sequence, uids[shard][row], self.file_names[shard], offset, length), strict=True))
             for source, sequence, shard, row, offset, length in pieces
         ]
 
@@ -254,7 +245,7 @@ class Batches:
 
     def _check_format(self) -> None:
         """Compares the plan with one shard, because all shards of an artifact have the same format."""
-        shard_format = read_format(self._file(0), self.plan.shards[0])
+        shard_format = read_format(self._file(0), self.file_names[0])
         if shard_format != self.plan.format:
             raise InputError(
                 f"the plan was packed from shards of another tokenizer ({self.plan.format}) than {self.shards.address} "

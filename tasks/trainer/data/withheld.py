@@ -140,7 +140,7 @@ class Withheld(Hook):
 
     def _withheld_slices(self, slices: Slices) -> NDArray[np.bool_]:
         """Returns which slices belong to withheld documents, shape (slices,)."""
-        names = [(self._batches.plan.shards[shard], row) for shard, row in _places(slices)]
+        names = [(self._batches.file_names[shard], row) for shard, row in _places(slices)]
         return np.array([shard in self._shards or row in self._rows.get(shard, ()) for shard, row in names])
 
     def _write(self) -> None:
@@ -250,7 +250,7 @@ def slice_losses(
         (shard, row) for sequences in slices.values() for sequence in sequences for shard, row in _places(sequence)
     ]
     return [
-        SliceLoss(batches.plan.shards[shard], row, int(labels) // repeated, loss)
+        SliceLoss(batches.file_names[shard], row, int(labels) // repeated, loss)
         for (shard, row), loss, labels in zip(places, *whole.tolist(), strict=True)
     ]
 

@@ -19,13 +19,6 @@ from tasks.trainer.data.batches import Batch, Ints, open_shards
 from tasks.trainer.model.loss import IGNORED
 
 
-class ExampleFileNames:
-    """Names of the example files that slices refer to by number."""
-
-    def __init__(self, shards: Sequence[str]) -> None:
-        self.shards = list(shards)
-
-
 class ExampleBatches:
     """The batches of a fine-tuning.
 
@@ -41,7 +34,7 @@ class ExampleBatches:
         tuning = spec.tuning
         self.examples = Examples(open_shards(spec.shards))
         self.seq_len, self.vocab_size, self.eos_id = tuning.seq_len, tuning.vocab_size, tuning.eos_id
-        self.plan = ExampleFileNames(self.examples.paths)
+        self.file_names = self.examples.paths
         self.batch_size, self.microbatch = spec.run.batch_size, spec.run.microbatch
         self.order = Order({SOURCE: self.examples.sequences}, {SOURCE: 1.0}, self.batch_size, spec.run.seed)
         self.identity = sha256_of_json([spec.shards.content, tuning.model_dump(mode="json")])
@@ -62,7 +55,7 @@ class ExampleBatches:
     def documents(self, step: int) -> set[tuple[str, int]]:
         """Returns (file, row) of the examples of a step's batch."""
         places = [self.examples.place(n) for sequence in self._drawn(step) for n in self.examples.numbers(sequence)]
-        return {(self.plan.shards[part], row) for part, row in places}
+        return {(self.file_names[part], row) for part, row in places}
 
     def slices(self, step: int) -> list[dict[str, Any]]:
         """Returns the origin of each example of a step's batch: {sequence, file, line, id}."""
