@@ -8,7 +8,7 @@ computed from the lengths. `heldout/<part>.arrow` has the held-out examples in t
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -106,6 +106,23 @@ def pack(lengths: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
     return np.array([*firsts, len(lengths)] if len(lengths) else [0], dtype=np.int64)
 
 
+class ExampleSource(TypedDict, total=False):
+    """Provenance of an example: file, line and id of a row of a file, or the other fields for a chunk.
+
+    `pages` and `boxes` are present only if the document has pages.
+    """
+
+    file: str
+    line: int
+    id: str | None
+    chunk: str
+    document: str
+    url: str
+    source: str
+    pages: list[int]
+    boxes: list[dict[str, Any]]
+
+
 class Examples:
     """The examples of an artifact, mapped into memory, in the order of its parts.
 
@@ -175,20 +192,23 @@ class Examples:
             learned=learned.to_numpy(zero_copy_only=False),
         )
 
-    def source(self, example: Example) -> dict[str, Any]:
-        """Returns the provenance of an example.
-
-        {file, line, id} for a row of a file; {chunk, document, url, source, pages, boxes} for a chunk, where pages and
-        boxes are present only if its document has pages.
-        """
+    def source(self, example: Example) -> ExampleSource:
+        """Returns the provenance of an example."""
         origin = example.origin
-        if origin.get("document"):
-            paged = ("pages", "boxes") if origin["pages"] is not None else ()
-            return {"chunk": origin["id"], **{name: origin[name] for name in ("document", "url", "source", *paged)}}
-        name = example.part.removeprefix(f"{self._folder}/").removesuffix(".arrow")
-        return {"file": self.summary["files"][name], "line": origin["line"], "id": origin["id"]}
+        if not origin.get("document"):
+            name = example.part.removeprefix(f"{self._folder}/").removesuffix(".arrow")
+            return {"file": self.summary["files"][name], "line": origin["line"], "id": origin["id"]}
+        source: ExampleSource = {
+            "chunk": origin["id"],
+            "document": origin["document"],
+            "url": origin["url"],
+            "source": origin["source"],
+        }
+        if origin["pages"] is not None:
+            source["pages"], source["boxes"] = origin["pages"], origin["boxes"]
+        return source
 
-    def sources(self, sequence: int) -> list[dict[str, Any]]:
+    def sources(self, sequence: int) -> list[ExampleSource]:
         """Returns the provenance of the examples of a sequence, in order."""
         return [self.source(self[number]) for number in self.numbers(sequence)]
 

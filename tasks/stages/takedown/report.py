@@ -10,7 +10,7 @@ All text of the request and of the web is escaped in the page (`tasks.core.pages
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -260,11 +260,11 @@ def report_of(
     Returns:
         {takedown, date, reason, requested_by, summary, new: [{kind, value, reason, origin}], lifted: [{kind, value,
         takedown}], known: number of values that were in force before, in_force, documents: number of different ones,
-        artifacts: [see `described`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
+        artifacts: [`ArtifactReport`], unfinished, found: [{id, url, source, artifacts}], copies: [{artifact, id, url,
         duplicate_of}], not_found: [values]}.
     """
     covered = Tombstones.of(new)
-    artifacts = [described(one) for one in met]
+    artifacts = [artifact_report(one) for one in met]
     found: dict[str, dict[str, Any]] = {}
     for one in met:
         for row in one.rows:
@@ -299,16 +299,32 @@ def page(report: dict[str, Any]) -> bytes:
     return html.encode()
 
 
-def described(one: Affected) -> dict[str, Any]:
-    """Returns what a takedown met in one artifact, as a line of a report.
+class ArtifactReport(TypedDict):
+    """An affected artifact in a report.
 
-    Returns:
-        {artifact, kind, finished, documents, next, problem, and of a plan or examples `sequences`, of a model `steps`,
-        `checkpoints`, with `first_step` and `last_step` where it has steps of its own, and `through`: [the one from
-        whose weights it began, where that one has read some of them]}.
+    Plans and examples have `sequences`. Models have `steps` (a number) and `checkpoints`; those that read the documents
+    in their own run have `first_step` and `last_step`, and those that began from the weights of a model that read them
+    have `through`, the ids of these models.
     """
+
+    artifact: str
+    kind: str
+    finished: str
+    documents: int
+    next: str
+    problem: str
+    sequences: NotRequired[int]
+    steps: NotRequired[int]
+    checkpoints: NotRequired[list[int]]
+    first_step: NotRequired[int]
+    last_step: NotRequired[int]
+    through: NotRequired[list[str]]
+
+
+def artifact_report(one: Affected) -> ArtifactReport:
+    """Returns an affected artifact as an entry of a report."""
     record = one.artifact.record
-    entry: dict[str, Any] = {
+    entry: ArtifactReport = {
         "artifact": str(one.artifact.address),
         "kind": one.kind,
         "finished": record.finished.isoformat(timespec="seconds"),
@@ -323,14 +339,15 @@ def described(one: Affected) -> dict[str, Any]:
     if one.kind in MODELS:
         steps = sorted({step for row in one.rows for step in row["steps"]})
         seen_by = sorted({count for row in one.rows for count in row["checkpoints"]})
-        entry |= {"steps": len(steps), "checkpoints": seen_by}
-        entry |= {"first_step": steps[0], "last_step": steps[-1]} if steps else {}
+        entry["steps"], entry["checkpoints"] = len(steps), seen_by
+        if steps:
+            entry["first_step"], entry["last_step"] = steps[0], steps[-1]
         if through := sorted({row["through"] for row in one.rows} - {""}):
-            entry |= {"through": through, "next": BEGAN}
+            entry["through"], entry["next"] = through, BEGAN
     return entry
 
 
-def _summary(new: Sequence[Tombstone], in_force: int, documents: int, artifacts: Sequence[dict[str, Any]]) -> str:
+def _summary(new: Sequence[Tombstone], in_force: int, documents: int, artifacts: Sequence[ArtifactReport]) -> str:
     counts = {kind: sum(one["kind"] == kind for one in artifacts) for kind in KINDS}
     kinds = [f"{count} {kind}" for kind, count in counts.items() if count]
     met = f"{documents:,} documents met, in artifacts: {', '.join(kinds)}" if artifacts else "no artifact has any of it"
