@@ -54,8 +54,8 @@ workers = true
 """
 
 SAID = """\
-crawl.seeds: the seed 'example.org' is no http or https address.
-crawl.seeds: the seed 'ftp://example.org/' is no http or https address.
+crawl.seeds: the seed 'example.org' is not an http or https URL.
+crawl.seeds: the seed 'ftp://example.org/' is not an http or https URL.
 crawl.max_pages: Input should be greater than or equal to 1 (got 0).
 extract.files.0.kind: no kind "txt". Did you mean "text"?
 extract.files.1.exclude: Input should be a valid array (got 'test'). Write a list, in brackets.
