@@ -81,7 +81,8 @@ def _checkpoint(replica: Artifact) -> Artifact:
     checkpoint = Artifact.find(replica.store, ArtifactId.parse(ref.address)) if ref else None
     if ref is None or checkpoint is None or checkpoint.record.content != ref.content:
         raise InputError(
-            f"[evaluate] replicas: the checkpoint of {replica.address} is gone", "restore it, or leave the scores out"
+            f"[evaluate] replicas: the checkpoint of {replica.address} is missing",
+            "restore it, or leave the scores out",
         )
     return checkpoint
 

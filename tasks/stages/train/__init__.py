@@ -1,4 +1,4 @@
-"""Stage train: packed tokens and a mixture -> a checkpoint."""
+"""Stage `train`: packed tokens and a mixture -> a checkpoint."""
 
 from tasks.core.stage_spec import Input, NamedInput, StageSpec
 from tasks.trainer.config import TrainConfig

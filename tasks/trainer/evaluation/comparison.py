@@ -157,7 +157,7 @@ class Contender:
             return cls(label, str(artifact.address), Path(local[model_file.FILE]), Path(local[MODEL]), own)
         described, weights = last_weights(artifact, label)
         if tokenizer is None:
-            raise InputError(f"{artifact.address} has no tokenizer of its own", "give the one it was trained with")
+            raise InputError(f"{artifact.address} contains no tokenizer", "give the one it was trained with")
         text = matching_tokenizer(tokenizer, described)
         description = Path(artifact.local(model_file.FILE))
         return cls(label, str(artifact.address), description, Path(weights.file), text)

@@ -112,7 +112,9 @@ def _renderer(task: TaskConfig) -> Callable[[str, Row], tuple[str, tuple[str, ..
     try:
         template = _TEMPLATES.from_string(task.prompt)
     except TemplateError as error:
-        raise InputError(f'the prompt of the task "{task.name}" is no Jinja template ({error})', "correct it") from None
+        raise InputError(
+            f'the prompt of the task "{task.name}" is not a Jinja template ({error})', "correct it"
+        ) from None
 
     def render_row(where: str, row: Row) -> tuple[str, tuple[str, ...], int]:
         at = f'{where} of the task "{task.name}"'
@@ -143,9 +145,7 @@ def _answers(task: TaskConfig, at: str, row: Row) -> tuple[tuple[str, ...], int]
 
 def _texts(values: Any, field: str, at: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not values or not all(isinstance(text, str) and text for text in values):
-        raise InputError(
-            f'{at}: the field "{field}" has something else than text in it', "write text that is not empty"
-        )
+        raise InputError(f'{at}: the field "{field}" is not text, or is empty', "write text that is not empty")
     return tuple(values)
 
 

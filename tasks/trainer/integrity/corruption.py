@@ -238,7 +238,7 @@ class Integrity:
     def _end(self, step: int, what: str) -> NoReturn:
         self._report(step, what)
         raise TransientError(
-            f"silent corruption at step {step}: {what}", "all ranks begin again with the newest checkpoint"
+            f"silent corruption at step {step}: {what}", "all ranks restart from the newest checkpoint"
         )
 
     def _report(self, step: int, what: str) -> None:

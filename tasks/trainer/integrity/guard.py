@@ -85,7 +85,7 @@ class LossGuard:
         if self.refused >= MAX_REFUSED:
             raise InputError(
                 f"the loss was not finite or out of bounds for {MAX_REFUSED} steps in a row, up to step {step}",
-                "lower optim.lr, or look at the documents in skipped.jsonl",
+                "lower optim.lr, or see the documents in skipped.jsonl",
             )
 
     def state(self) -> dict[str, list[float] | int]:

@@ -146,7 +146,7 @@ def load_initial(load: Callable[[Path], None], initial: InitialSpec) -> None:
         load(Path(initial.file))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         cause = f"{initial.file} of {initial.artifact} cannot be read ({' '.join(str(error).split())})"
-        raise InputError(cause, "restore the file, or begin from another checkpoint") from None
+        raise InputError(cause, "restore the file, or start from another checkpoint") from None
     log.info("the weights are those of %s", initial.artifact)
 
 
