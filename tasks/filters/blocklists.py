@@ -114,9 +114,7 @@ def find_files(
         available.update(source.category for source in sources)
         selected += [source for source in sources if categories is None or source.category in categories]
     if missing := sorted(set(categories or ()) - available):
-        raise InputError(
-            f"no folder has the category {missing[0]}", f"use one of these: {', '.join(sorted(available))}"
-        )
+        raise InputError(f"no folder has the category {missing[0]}", f"choose from {', '.join(sorted(available))}")
     return selected
 
 

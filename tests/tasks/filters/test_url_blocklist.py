@@ -122,7 +122,7 @@ def test_lists_on_an_object_store_are_fetched_and_read(s3: S3Server) -> None:
 def test_only_the_configured_categories_are_read(lists: Path) -> None:
     listed = UrlBlocklistMeasures(folders=(str(lists),), categories=("games",))
     assert look_up(listed, "http://evil.example/", "http://play.example/") == [(None, None), ("games", "play.example")]
-    with pytest.raises(InputError, match=r"no folder has the category gams\. Use one of these: adult, games, phishing"):
+    with pytest.raises(InputError, match=r"no folder has the category gams\. Choose from adult, games, phishing"):
         UrlBlocklistMeasures(folders=(str(lists),), categories=("gams",)).prepare({})
 
 

@@ -211,7 +211,7 @@ def test_perplexity_is_refused_without_references_or_a_file() -> None:
     [
         ("language.nope", 'consolidate.gold: "language.nope": language measures no "nope": choose from label, score'),
         ("language.scor", 'Did you mean "score"?'),
-        ("language.label", 'consolidate.gold: "language.label" is not a number (string): name a numeric or boolean field'),
+        ("language.label", 'consolidate.gold: "language.label" is not a number (string): name a numeric'),
         ("pii.spans", '"pii.spans" is not a number (list'),
         ("gopher_quality.word", 'Did you mean "words"?'),
     ],

@@ -321,7 +321,7 @@ def test_unmeasured_attributes_are_refused_before_anything_is_written(tmp_path: 
         (ConsolidateConfig(gold={"qualty.score": 0.5}), r'no annotator "qualty" in test/.*"quality"\?'),
         (
             ConsolidateConfig(gold={"prose_score.nope": 0.5}),
-            'prose_score measures no "nope" in test/attributes@dev. Known are: score',
+            'prose_score measures no "nope" in test/attributes@dev. Choose from score',
         ),
         (ConsolidateConfig(gold={"language.label": 0.5}), r'"language.label" is not a number \(string\)'),
         (ConsolidateConfig(gold={"pii.spans": 0.5}), r'"pii.spans" is not a number \(list'),

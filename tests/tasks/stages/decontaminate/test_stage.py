@@ -16,7 +16,7 @@ from tasks.core.store import Store
 from tasks.formats.documents.document import CONTAMINATED, CONTAMINATION
 from tasks.formats.documents.text import normalise
 from tasks.stages.decontaminate import DecontaminateConfig, EvaluationSet
-from tasks.stages.decontaminate.passes import word_places
+from tasks.stages.decontaminate.passes import word_positions
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
 from tests.tasks.stages.dedup.made import corpus, document, rows_of
@@ -187,7 +187,7 @@ def test_a_page_with_a_whole_set_lists_the_items_with_the_largest_shares(
 @given(st.text(st.sampled_from("aZ \n\t.'-½ﬁée\u0301\u200b\u00ad漢字กำ\u2028\x00İ_"), max_size=60))
 def test_word_offsets_are_correct(text: str) -> None:
     split = normalise(text).split()
-    begins, ends = word_places(text, len(split))
+    begins, ends = word_positions(text, len(split))
     for word, begin, end in zip(split, begins, ends, strict=True):
         assert word in normalise(text[begin:end]).split()
 
@@ -205,8 +205,8 @@ def test_sets_on_an_object_store_are_read_there(s3: S3Server, tmp_path: Path) ->
     ("content", "said"),
     [
         ('{"query": "a"}\n{"query": \n', r"quiz\.jsonl, line 2: not JSON"),
-        ('{"query": "a"}\n\n["b"]\n', r"quiz\.jsonl, line 3: no JSON object"),
-        ('{"question": "a", "n": 1}\n', r'line 1: no field "query" \(there are: n, question\)'),
+        ('{"query": "a"}\n\n["b"]\n', r"quiz\.jsonl, line 3: not a JSON object"),
+        ('{"question": "a", "n": 1}\n', r'line 1: no field "query" \(fields: n, question\)'),
         ('{"query": {"text": "a"}}\n', r'line 1: the field "query" is neither a text nor a list of texts'),
         ("\n", r'the evaluation set "quiz" has no item: .*quiz\.jsonl is empty'),
     ],
