@@ -128,7 +128,7 @@ def test_a_recipe_without_sets_has_no_such_stage_and_unchanged_settings() -> Non
         ({"sets": [{"name": "Quiz!", "path": "/quiz.jsonl", "fields": ["query"]}]}, "decontaminate.sets.0.name"),
         (
             {"sets": [{"name": "quiz", "path": f"/{n}.jsonl", "fields": ["query"]} for n in "ab"]},
-            'two are called "quiz": name each once',
+            'two have the name "quiz": rename one',
         ),
         ({"shortest": 14}, "decontaminate.shortest: 14 is more than ngram = 13"),
         (
