@@ -145,7 +145,9 @@ def _answers(task: TaskConfig, at: str, row: Row) -> tuple[tuple[str, ...], int]
 
 def _texts(values: Any, field: str, at: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not values or not all(isinstance(text, str) and text for text in values):
-        raise InputError(f'{at}: the field "{field}" is not text, or is empty', "write text that is not empty")
+        raise InputError(
+            f'{at}: the field "{field}" has a value that is not text, or is empty', "write text that is not empty"
+        )
     return tuple(values)
 
 

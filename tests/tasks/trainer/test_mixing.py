@@ -62,7 +62,7 @@ def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
             ("cod",),
             r'replay\.old, among the sources with a whole sequence: no source is called "cod"\. Did you mean "cod',
         ),
-        (("web", "books", "code"), r"replay\.old names every source, and none is left as new"),
+        (("web", "books", "code"), r"replay\.old names every source, so that none is new"),
     ],
 )
 def test_replay_of_unknown_sources_or_of_all_is_refused(old: tuple[str, ...], said: str) -> None:

@@ -238,7 +238,7 @@ def test_a_killed_evaluation_resumes_at_the_first_missing_part(
     [
         ({"query": "q", "choices": ["a"]}, {}, 'rows.jsonl:2 of the task "quiz": no field "gold"'),
         ({"query": "q", "choices": ["a"], "gold": 1}, {}, '"gold" is 1, which is none of 1 choices'),
-        ({"query": "q", "choices": "ab", "gold": 1}, {}, '"choices" is not text'),
+        ({"query": "q", "choices": "ab", "gold": 1}, {}, '"choices" has a value that is not text'),
         ({"question": "q", "choices": ["a"], "gold": 0}, {}, "'query' is undefined"),
         ({"query": "q", "choices": ["a"], "gold": 0}, {"prompt": "{{query"}, "is not a Jinja template"),
         ({"query": "q", "choices": ["a"], "gold": 0}, {"shots": 2}, "has 1 rows to take 2 examples from"),
