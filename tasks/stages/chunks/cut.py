@@ -306,7 +306,7 @@ def _runs(text: str, span: Span, length: int) -> Iterator[Span]:
 
 
 class Cut(NamedTuple):
-    """A chunk of a text, with fields of `formats.documents.chunks.CHUNK`. Its kind is HEADING if it has nothing else."""
+    """A chunk of a text, with fields of `formats.documents.chunks.CHUNK`; its kind is HEADING if it has no other."""
 
     start: int
     end: int

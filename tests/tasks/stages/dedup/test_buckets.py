@@ -17,7 +17,7 @@ from tasks.formats.documents.text import mix
 from tasks.stages.dedup import DedupConfig
 from tasks.stages.dedup.pairs import distinct, equal_links, pairs, shared_texts
 from tasks.stages.dedup.preference import order, preferences
-from tasks.stages.dedup.verdicts import both_ways, labels_of, large_star, small_star
+from tasks.stages.dedup.verdicts import both_directions, labels_of, large_star, small_star
 from tasks.stages.dedup.workspace import EDGE, PAIR, packed, pair_key
 from tests.conftest import run_stage_in
 from tests.s3_server import S3Server
@@ -129,7 +129,7 @@ def components(edges: NDArray[np.void], count: int) -> tuple[NDArray[np.void], i
             nodes, others = (np.concatenate([found[side] for found, _ in made]) for side in (0, 1))
             moved += sum(changed for _, changed in made)
             one_way = packed(EDGE, key=mix(nodes), node=nodes, other=others)
-            edges = both_ways(nodes, others) if step is small_star else one_way
+            edges = both_directions(nodes, others) if step is small_star else one_way
         rounds += 1
         if not moved:
             return edges, rounds
@@ -139,13 +139,13 @@ def components(edges: NDArray[np.void], count: int) -> tuple[NDArray[np.void], i
 def test_stars_lead_to_the_smallest_node_of_the_component(graph: set[tuple[int, int]], count: int) -> None:
     linked = np.array(sorted(graph), np.int64).reshape(-1, 2)
     one, other = linked.T.astype(np.uint64)
-    stars, _ = components(both_ways(one, other), count)
+    stars, _ = components(both_directions(one, other), count)
     assert labels_of(np.arange(31, dtype=np.uint64), stars).tolist() == reference.components(31, linked).tolist()
 
 
 def test_a_chain_of_thousands_takes_few_rounds() -> None:
     nodes = np.random.default_rng(5).permutation(5000).astype(np.uint64)
-    stars, rounds = components(both_ways(nodes[1:], nodes[:-1]), 3)
+    stars, rounds = components(both_directions(nodes[1:], nodes[:-1]), 3)
     assert not labels_of(nodes, stars).any()
     assert rounds <= 15
 
