@@ -298,10 +298,7 @@ def _measure_positions(words: Floats, prose: Mask, sums: Floats, values: Floats)
     index = np.arange(number)
     places = np.flatnonzero(prose)
     first, last = (places[0], places[-1]) if len(places) else (0, number - 1)
-    before = np.full(number, -_FAR)
-    before[1:] = np.maximum.accumulate(np.where(prose, index, -_FAR))[:-1]
-    after = np.full(number, number + _FAR)
-    after[:-1] = np.minimum.accumulate(np.where(prose, index, number + _FAR)[::-1])[::-1][1:]
+    before, after = _previous(prose, -_FAR), _next(prose, number + _FAR)
     all_words, all_prose = max(sums[0, -1], 1.0), max(sums[2, -1], 1.0)
     base = _AT["place"]
     for row, column in enumerate(
@@ -314,6 +311,18 @@ def _measure_positions(words: Floats, prose: Mask, sums: Floats, values: Floats)
         )
     ):
         values[base + row] = column
+
+
+def _previous(mask: Mask, default: int) -> Numbers:
+    """Returns for each block the index of the closest block before it in the mask, or the default."""
+    last = np.maximum.accumulate(np.where(mask, np.arange(len(mask)), default))
+    return np.append(default, last[:-1])
+
+
+def _next(mask: Mask, default: int) -> Numbers:
+    """Returns for each block the index of the closest block after it in the mask, or the default."""
+    first = np.minimum.accumulate(np.where(mask, np.arange(len(mask)), default)[::-1])[::-1]
+    return np.append(first[1:], default)
 
 
 def _measure_headings(page: Blocks, values: Floats) -> None:
@@ -329,8 +338,7 @@ def _measure_headings(page: Blocks, values: Floats) -> None:
     values[_AT["h1_blocks"]] = h1.sum()
     names = np.array([*page.names, len(TAG_NAMES) - 1])
     level = _LEVEL_OF[names[page.element]]
-    last = np.maximum.accumulate(np.where(level > 0, index, -1))
-    previous = np.append(-1, last[:-1])
+    previous = _previous(level > 0, -1)
     exists = previous >= 0
     values[_AT["since_heading"]] = np.where(exists, index - previous, _FAR)
     values[_AT["words_since_heading"]] = np.where(exists, upto - upto[previous], _FAR)
@@ -439,8 +447,7 @@ def context(page: Blocks, rows: FeatureArray, odds: Floats) -> FeatureArray:
     sums = np.zeros((4, number + 1))
     np.cumsum([weight, weight * odds, words, words * is_main], axis=1, out=sums[:, 1:])
     contained = sums[:, page.last] - sums[:, page.first]
-    mean = contained[1] / np.maximum(contained[0], 1)
-    main_share = contained[3] / np.maximum(contained[2], 1)
+    mean, main_share = contained[1] / np.maximum(contained[0], 1), contained[3] / np.maximum(contained[2], 1)
     element = page.element
     for level in range(4):
         exists = element >= 0
@@ -451,8 +458,7 @@ def context(page: Blocks, rows: FeatureArray, odds: Floats) -> FeatureArray:
     values[at["kept_before"]] = sums[3, :-1] / main_words
     values[at["kept_behind"]] = (sums[3, -1] - sums[3, 1:]) / main_words
     index = np.arange(number)
-    before = np.append(-1, np.maximum.accumulate(np.where(is_main, index, -1))[:-1])
-    after = np.append(np.minimum.accumulate(np.where(is_main, index, number)[::-1])[::-1][1:], number)
+    before, after = _previous(is_main, -1), _next(is_main, number)
     values[at["since_kept"]] = np.where(before >= 0, np.minimum(index - before, _MOST_AWAY), _MOST_AWAY)
     values[at["until_kept"]] = np.where(after < number, np.minimum(after - index, _MOST_AWAY), _MOST_AWAY)
     around = np.append(page.parent, -1)[page.element]
@@ -460,8 +466,7 @@ def context(page: Blocks, rows: FeatureArray, odds: Floats) -> FeatureArray:
     values[at["kept_with_behind"]] = (after < number) & (np.append(around, -2)[after] == around)
     values[at["near_kept"]] = sums[3, np.minimum(index + 9, number)] - sums[3, np.maximum(index - 8, 0)]
     since = rows[_AT["since_heading"]].astype(np.int64)
-    heading = index - since
-    values[at["heading_odds"]] = np.where(since < _FAR, odds[np.maximum(heading, 0)], -_MOST_ODDS - 1)
+    values[at["heading_odds"]] = np.where(since < _FAR, odds[np.maximum(index - since, 0)], -_MOST_ODDS - 1)
     values[at["page_kept"]] = sums[3, -1] / max(sums[2, -1], 1.0)
     values[at["page_sure"]] = np.abs(odds).mean()
     names = np.append(np.array(page.names), -1)[page.element] + 1

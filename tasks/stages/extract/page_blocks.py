@@ -349,7 +349,6 @@ class _BlockReader:
         block_of_part = np.full(part[-1] + 2, -1)
         block_of_part[part[first_run]] = np.arange(number)
         of_tag = block_of_part[part]
-        linking = np.cumsum((self.opening & (name == _A)).astype(np.int64) - (self.closing & (name == _A))) > 0
         in_block = of_tag >= 0
 
         def count(mask: Mask, weights: Numbers | None = None) -> Numbers:
@@ -361,13 +360,17 @@ class _BlockReader:
         codes, lengths, letters = self._text(runs)
         images = np.searchsorted(np.flatnonzero(name == _IMG), last_run, "right")
         return Blocks(
-            *(self.source, self.end[first_run], self.following[last_run]),
-            *(self._around(self.depths[first_run], first_run), self._separators(is_block, first_run)),
-            np.cumsum((self.opening & (name == _PRE)).astype(np.int64) - (self.closing & (name == _PRE)))[first_run]
-            > 0,
-            *(count(linking & has_text, letters), count(self.opening & (name == _A)), count(name == _BR)),
-            count(self.skipped),
-            np.diff(images, prepend=0),
+            source=self.source,
+            begin=self.end[first_run],
+            end=self.following[last_run],
+            element=self._around(self.depths[first_run], first_run),
+            separator=self._separators(is_block, first_run),
+            layout=self._is_inside(_PRE)[first_run],
+            linked=count(self._is_inside(_A) & has_text, letters),
+            links=count(self.opening & (name == _A)),
+            breaks=count(name == _BR),
+            holes=count(self.skipped),
+            images=np.diff(images, prepend=0),
             tags=tags,
             names=names,
             groups=groups,
@@ -390,6 +393,11 @@ class _BlockReader:
         visible = (codes > ord(" ")) & (codes != _NO_BREAK)
         letters[runs] = np.add.reduceat(visible, np.cumsum(lengths) - lengths, dtype=np.int64)
         return codes, lengths, letters
+
+    def _is_inside(self, name: int) -> Mask:
+        """Returns a mask of the tags after which the text is inside an element with that index in `TAG_NAMES`."""
+        is_named = self.name == name
+        return np.cumsum((self.opening & is_named).astype(np.int64) - (self.closing & is_named)) > 0
 
     def _paragraph_breaks(self) -> Mask:
         """Returns a mask of the tags that are the second of two consecutive line breaks."""

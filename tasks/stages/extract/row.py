@@ -139,6 +139,10 @@ class ExtractOptions:
         from tasks.stages.extract.parser import by_media_type
 
         return cls(
-            *(config.extractor, config.comments, config.min_main_share, config.max_payload_bytes),
-            *(config.honour_noindex, by_media_type(config.parsers)),
+            extractor=config.extractor,
+            comments=config.comments,
+            min_main_share=config.min_main_share,
+            max_payload_bytes=config.max_payload_bytes,
+            honour_noindex=config.honour_noindex,
+            parsers=by_media_type(config.parsers),
         )

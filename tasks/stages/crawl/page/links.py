@@ -48,7 +48,7 @@ _REFRESH = re.compile(
     re.I | re.S,
 )
 _REL_NOFOLLOW = re.compile(r"(?:^|\s)(?:nofollow|ugc|sponsored)(?:\s|$)", re.I)
-_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
+NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _UTF8 = ("utf-8", "utf8", "us-ascii")
 _FEED_TYPES = frozenset({"application/rss+xml", "application/atom+xml", "application/feed+json"})
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -237,7 +237,7 @@ def _tdm(metas: Iterable[_NameAndContent]) -> bool | None:
 def _terms(metas: Sequence[_NameAndContent], agent: str) -> list[tuple[str, str]]:
     """Returns the terms of use that meta elements state."""
     tdm = [(name, content) for name, content in metas if name in ("tdm-reservation", "tdm-policy")]
-    return tdm + [("robots", content) for content in _robots(metas, agent) if _NOAI.search(content)]
+    return tdm + [("robots", content) for content in _robots(metas, agent) if NOAI.search(content)]
 
 
 def _refresh_targets(contents: Iterable[str]) -> list[str]:

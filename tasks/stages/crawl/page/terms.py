@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterable
 from tasks.formats.web.robots_tag import Directives
 from tasks.formats.web.url import MAX_CRAWLED_URL
 from tasks.stages.crawl.http.response import Headers
-from tasks.stages.crawl.page.links import ParsedPage
+from tasks.stages.crawl.page.links import NOAI, ParsedPage
 
 Terms = Iterable[tuple[str, str]]
 """Pairs of (name, value); a name may occur several times."""
@@ -41,7 +41,6 @@ _TRAINING = ("train-genai", "genai", "train-ai", "ai-train", "ai", "tdm", "bots"
 _REFUSED = frozenset({"n", "no", "?0"})
 
 _TERM_HEADERS = frozenset({"content-signal", "content-usage", "tdm-reservation", "tdm-policy", "crawler-price"})
-_NOAI = re.compile(r"\bno(?:ai|ml)\b", re.I)
 _LINK = re.compile(rf"<([^<>]{{1,{MAX_CRAWLED_URL}}})>([^<]{{0,1000}})")
 _LICENSE = re.compile(r";\s{0,9}rel\s{0,9}=\s{0,9}(?:\"[^\"]{0,200}\blicense\b|license\b)", re.I)
 _MAX_VALUE, _MAX_NAMES = 1000, 20
@@ -105,7 +104,7 @@ def header_terms(headers: Headers) -> list[tuple[str, str]]:
     terms = []
     for header, value in headers:
         name = header.lower()
-        if name in _TERM_HEADERS or (name == "x-robots-tag" and _NOAI.search(value)):
+        if name in _TERM_HEADERS or (name == "x-robots-tag" and NOAI.search(value)):
             terms.append((name, value))
         elif name == "link":
             terms += [("license", match[1]) for match in _LINK.finditer(value) if _LICENSE.search(match[2])]
