@@ -9,9 +9,9 @@ With a dedup index (`tasks.formats.dedup.dedup_index`), returned documents are c
 of their own.
 
 Input rows are response, revisit and conversion records, damaged positions of external WARC files, files, and rows of
-files of rows; each gives one document or one rejection. In a file with text, a page that needs OCR is a row and a
-rejection of its own. A first pass reads only identities (for a crawl from the index of its WARC files), so that on any
-number of workers
+JSON and Parquet files; each gives one document or one rejection. In a file with text, a page that needs OCR is a row
+and a rejection of its own. A first pass reads only identities (for a crawl from the index of its WARC files), so that
+on any number of workers
 - the same URL with the same bytes is one document, however often it was captured: the first one in input order;
 - a page as rendered by a browser replaces the captures of its URL in the same source.
 
@@ -259,7 +259,7 @@ def run_identities(specs: Sequence[PartSpec]) -> tuple[list[NDArray[np.void]], R
 
 
 def part_identities(part_input: PartInput, tally: RowCounts) -> NDArray[np.void]:
-    """Returns the identities (IDENTITY) of the rows of a part; counts the rows of files of rows in `tally`."""
+    """Returns the identities (IDENTITY) of the rows of a part; counts the rows of JSON and Parquet files in `tally`."""
     return identities(_unit_identities(part_input, unit, tally) for unit in part_input.units)
 
 

@@ -123,7 +123,7 @@ class ReadResult:
         reason: the reason why the body is not kept, or "".
         kind: "page", "sitemap" or "feed".
         outlinks: links in scope, without duplicates.
-        lastmods: outlinks that a sitemap of their own domain dates, with the last change.
+        lastmods: outlinks with their last change, as stated by a sitemap of their own domain.
         canonical: the page's rel="canonical" link, or "".
         render: whether the page needs a browser to show its text.
         terms: terms of use in the page itself, as (name, value).
