@@ -142,7 +142,7 @@ class Examples:
         rows = [table.num_rows for table in self._tables]
         self._begins = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
         if not self._begins[-1]:
-            raise InputError(f"{artifact.address} has no example", "see what was rejected in its record")
+            raise InputError(f"{artifact.address} has no example", "see the rejected rows in its record")
         totals = [_totals(table) for table in self._tables]
         self.firsts = pack(np.concatenate(totals), int(self.summary["seq_len"]))
 

@@ -104,7 +104,7 @@ class SourceFile:
         try:
             yield
         except (OSError, EOFError, pa.ArrowException) as error:
-            raise InputError(f"{self.path} cannot be read ({error})", "mend it or leave it out") from error
+            raise InputError(f"{self.path} cannot be read ({error})", "fix it or remove it") from error
 
 
 def find(pattern: str, setting: str) -> list[SourceFile]:

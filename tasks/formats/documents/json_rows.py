@@ -186,7 +186,7 @@ def _parsed(row: bytes, where: str) -> Any:
     try:
         return json.loads(row)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error})", "mend it or leave it out") from None
+        raise InputError(f"{where}: not JSON ({error})", "fix it or remove it") from None
 
 
 def rows(text: Readable, form: Form, limit: int | None) -> Iterator[bytes | None]:

@@ -130,13 +130,13 @@ def read_pdf(
 
 def _blocks(pages: Sequence[_Page]) -> list[PdfBlock]:
     size = _body_style([page.upright for page in pages]).size
-    kept = without_running([page.upright for page in pages], [page.height for page in pages], size)
-    body = _body_style(kept)
-    for page_segments in kept:
+    body_pages = without_running([page.upright for page in pages], [page.height for page in pages], size)
+    body = _body_style(body_pages)
+    for page_segments in body_pages:
         for segment in page_segments:
             segment.bold = segment.weight >= body.heavy
     result: list[PdfBlock] = []
-    for page, upright in zip(pages, kept, strict=True):
+    for page, upright in zip(pages, body_pages, strict=True):
         for region in regions(upright):
             result += blocks(lines(region), page.number, page.height, body)
         result += (

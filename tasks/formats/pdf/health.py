@@ -149,16 +149,16 @@ def _count_pairs(chars: Sequence[Char]) -> tuple[int, int]:
 
 def _without_code_words(chars: Sequence[Char]) -> list[Char]:
     """Returns the characters without words that contain code characters."""
-    kept: list[Char] = []
+    remaining: list[Char] = []
     word: list[Char] = []
     for char in (*chars, None):
         if char is None or char.code <= 0x20:
             if not any(chr(letter.code) in _CODE_SIGNS for letter in word):
-                kept += word
+                remaining += word
             word = []
         if char is not None:
             word.append(char)
-    return kept
+    return remaining
 
 
 def _mixed(chars: Sequence[Char]) -> float:

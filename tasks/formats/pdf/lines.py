@@ -105,25 +105,25 @@ def _attach_fragments(rows: list[list[Segment]]) -> list[list[Segment]]:
 
     PDFium begins a new line where one exponent or index is drawn above another, as in an inverted root.
     """
-    kept: list[list[Segment]] = []
+    full_rows: list[list[Segment]] = []
     fragments: list[list[Segment]] = []
     for row in rows:
         is_fragment = sum(len(segment.text) for segment in row) <= _FRAGMENT_CHARS
-        (fragments if is_fragment else kept).append(row)
+        (fragments if is_fragment else full_rows).append(row)
     for row in fragments:
         small = max(segment.size for segment in row)
         candidates = [
             (max(row[0].y0 - cell.y1, cell.y0 - row[0].y1), row_index, cell_index)
-            for row_index, cells in enumerate(kept)
+            for row_index, cells in enumerate(full_rows)
             for cell_index, cell in enumerate(cells)
             if small < SMALL * cell.size and all(cell.x0 <= segment.x0 and segment.x1 <= cell.x1 for segment in row)
         ]
         gap, row_index, cell_index = min(candidates, default=(small, 0, 0))
         if gap < 0.2 * small:
-            kept[row_index][cell_index] = _insert_fragment(kept[row_index][cell_index], row)
+            full_rows[row_index][cell_index] = _insert_fragment(full_rows[row_index][cell_index], row)
         else:
-            kept.append(row)
-    return sorted(kept, key=lambda row: row[0].middle) if fragments else rows
+            full_rows.append(row)
+    return sorted(full_rows, key=lambda row: row[0].middle) if fragments else rows
 
 
 def _insert_fragment(line: Segment, fragment: Sequence[Segment]) -> Segment:

@@ -159,7 +159,7 @@ def _lines(chars: Sequence[Char]) -> Iterator[tuple[Sequence[Char], bool]]:
         if char is not None:
             line.append(char)
         if char is None or (char.face is None and char.code in _BREAKS):
-            yield line, any(direction(one.code) == "R" and one.face and not one.face.turn for one in line)
+            yield line, any(direction(letter.code) == "R" and letter.face and not letter.face.turn for letter in line)
             line = []
 
 

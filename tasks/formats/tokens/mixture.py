@@ -57,7 +57,7 @@ def check_weights(weights: Mapping[str, float]) -> None:
     """Raises ValueError, with a remedy, unless the weights are shares that sum to 1."""
     for source, weight in weights.items():
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f'the weight of "{source}" is {weight}: a share lies between 0 and 1')
+            raise ValueError(f'the weight of "{source}" is {weight}: a share is between 0 and 1')
     total = math.fsum(weights.values())
     if abs(total - 1) > TOLERANCE:
         raise ValueError(f"the weights sum to {total:.6g}, not to 1: {_remedy(weights, total)}")

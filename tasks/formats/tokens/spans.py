@@ -235,7 +235,7 @@ class SuffixArray:
             raise InputError(f"{path} is not a readable suffix array ({error})", "run the stage spans again") from None
         self.text = TokenText.of(shards, meta["shards"])
         if not len(self.text) == len(self._suffixes) == meta["tokens"]:
-            raise InputError(f"{path} was made from other shards", "run the stage spans again")
+            raise InputError(f"{path} was built from other shards", "run the stage spans again")
         self._sample = SuffixSample(sample, len(self._suffixes), shards.format.itemsize)
 
     @classmethod

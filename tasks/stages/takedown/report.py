@@ -126,7 +126,7 @@ def unfinished(store: Store, recipe: str) -> list[str]:
 def of_artifact(
     artifact: Artifact, tombstones: Tombstones, known: dict[ArtifactId, Exposure] | None = None
 ) -> Affected:
-    """Returns what one artifact of KINDS has of documents that are taken down; `known` as in `checkpoint_exposure`."""
+    """Returns what one artifact of KINDS has of documents that are taken down; `known` is the `cache` of `checkpoint_exposure`."""
     kind = _kind(artifact)
     if kind in MODELS:
         exposure = checkpoint_exposure(artifact, tombstones, known)

@@ -122,7 +122,7 @@ def test_suffix_arrays_of_other_shards_are_refused(tmp_path: Path) -> None:
     made = shards_in(tmp_path / "a", [[[1, 2]]], heldout=[])
     spans = spans_of(tmp_path / "a", made, 100)
     other = shards_in(tmp_path / "b", [[[1, 2, 3]]], heldout=[])
-    with pytest.raises(InputError, match="was made from other shards"):
+    with pytest.raises(InputError, match="was built from other shards"):
         SpanIndex(spans, ShardSet.open(other))
 
 
