@@ -144,7 +144,7 @@ def test_the_page_of_a_version_explains_why_a_url_is_not_crawled(get, crawled):
     assert '<input type="text" name="url"' in text
     answer = get(f"/sluice/why?recipe=shown&version=c1&url=http://elsewhere.localhost/{HOSTILE}")
     assert answer.status_code == 200
-    assert "no: scope: no seed is of elsewhere.localhost" in answer.text
+    assert "no: scope: no seed is on elsewhere.localhost" in answer.text
     assert "<img" not in answer.text
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     listed = get("/sluice/why?recipe=shown&url=http://site.localhost:18799/").text

@@ -288,7 +288,7 @@ def test_refetch_requests_apply_to_the_next_cycle_only(tmp_path):
         site.requests.clear()
         run.cycle("c3")
         assert pages_of(site) == []
-    assert verdicts[0].partition("\t")[2].startswith("due, since the hosts file asks for it again as of ")
+    assert verdicts[0].partition("\t")[2].startswith("due, because the hosts file requests it again as of ")
     assert verdicts[1].partition("\t")[2].startswith("not now: not due")
 
 
@@ -329,7 +329,7 @@ def test_links_redirects_and_sitemaps_are_rewritten_by_the_rules_of_their_host(t
         asked = sorted(pages_of(site))
         (said,) = why_of(run.path, site.url("/a?sid=9", "a.localhost"), "mailto:a@b.example")[:1]
     assert asked == sorted(["/", "/a", "/b", "/moved", "/to?q=1", "/kept", "/kept?sid=8", "/c", "/sitemap.xml"])
-    assert said.endswith(f"no: rewritten: the hosts file writes it as http://a.localhost:{site.port}/a")
+    assert said.endswith(f"no: rewritten: the hosts file rewrites it to http://a.localhost:{site.port}/a")
     rows = {row["url"].partition(str(site.port))[2]: row for row in rows_of(run)}
     assert set(rows) == set(asked)
     assert rows["/a"]["canonical"].endswith("/a")

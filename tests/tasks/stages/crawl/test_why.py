@@ -123,12 +123,12 @@ KINDS = {"seeds": "seeds", "fetchlist": "fetchlist/p0", "segment": "segment/p0",
         ("/private/a", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
         ("/private/never/seen", "no: robots_denied: robots.txt, line 3, for *: Disallow: /private"),
         ("/noai/b", "no: ai_optout: robots.txt, line 7, for gptbot: Disallow: /noai"),
-        ("/gone", "not now: http_404: so ended its last try"),
-        ("/paid", "not now: payment_required: so ended its last try"),
+        ("/gone", "not now: http_404: that was the result of its last try"),
+        ("/paid", "not now: payment_required: that was the result of its last try"),
         ("/sick", "not now: http_500: it failed once"),
-        ("/a.zip", "no: scope: exclude_pattern is found in it"),
+        ("/a.zip", "no: scope: it matches exclude_pattern"),
         ("/x/x/x/x", "no: trap_path"),
-        ("/private/open", "unknown: no page, sitemap or feed that was read leads to it"),
+        ("/private/open", "unknown: no page, sitemap or feed that was read links to it"),
         ("/never/seen?utm_source=x", "unknown: no page"),
     ],
 )
@@ -145,7 +145,7 @@ def test_the_verdict_is_the_first_obstacle_of_a_cycle(ask, asked, path, verdict)
         ("http://elsewhere.localhost/", "no: scope: include_hosts does not name elsewhere.localhost"),
         ("http://10.0.0.1/", "no: scope: "),
         ("http://far.localhost/", "unknown: "),
-        ("mailto:a@b.example", "never: it is no http or https URL"),
+        ("mailto:a@b.example", "never: it is not an http or https URL"),
         ("nonsense", "no: scope: include_hosts does not name nonsense"),
     ],
 )
@@ -180,9 +180,7 @@ def test_a_running_cycle_shows_the_position_in_its_list(asked, ask, tmp_path):
     found = why(open_store(moved), "moved", moved.crawl, site.url("/p/0"))
     assert found["verdict"].startswith("listed, place ")
     assert found["listed"]["of"] == 3
-    assert why(open_store(moved), "moved", moved.crawl, site.url("/p/3"))["verdict"].startswith(
-        "no cycle has come to its"
-    )
+    assert why(open_store(moved), "moved", moved.crawl, site.url("/p/3"))["verdict"].startswith("no cycle is complete")
     fresh = recipe.override({"name": "fresh"})
     assert why(open_store(fresh), "fresh", fresh.crawl, site.url("/p/3"))["artifacts"] == {}
     assert ask(site.url("/p/0"), version="c1")["known"]
@@ -195,7 +193,7 @@ def test_denials_come_from_the_fetch_list_if_the_hosts_file_is_unreadable(asked)
     away = recipe.override({"crawl.hosts_file": "/nowhere/hosts.toml"})
     found = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
     assert found["obstacles"][0]["by"] == "host_denied"
-    assert "cannot be read here; as asked/fetchlist/p0@c1 holds it" in found["policy"]["from"]
+    assert "cannot be read here; the copy in asked/fetchlist/p0@c1" in found["policy"]["from"]
 
 
 def test_hosts_in_back_off_and_at_their_cap_are_reported(run_stage, tmp_path):
@@ -214,10 +212,10 @@ def test_hosts_in_back_off_and_at_their_cap_are_reported(run_stage, tmp_path):
         run(recipe, "c1")
         ask = lambda url: why(open_store(recipe), recipe.name, recipe.crawl, url)  # noqa: E731
         full = ask(site.url("/29"))
-        assert full["verdict"] == "not now: cap: its host got all 5 requests that it may get in a cycle"
+        assert full["verdict"] == "not now: cap: its host has used all 5 requests of a cycle"
         backed_off = ask(away.url("/b"))
         assert [one["by"] for one in backed_off["obstacles"]] == ["http_503", "host_backoff"]
-        assert "to be left alone until" in render(backed_off)
+        assert "backed off until" in render(backed_off)
 
 
 def test_the_shell_prints_text_and_json(asked, capsys):
