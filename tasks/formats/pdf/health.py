@@ -50,10 +50,9 @@ _FEW = 50
 
 @dataclass(frozen=True)
 class Health:
-    """Score of a page, and whether the page is blank."""
+    """OCR score of a page, 0 to 1."""
 
     score: float
-    blank: bool = False
 
     @property
     def needs_ocr(self) -> bool:
@@ -65,7 +64,7 @@ def health(page: RawPage) -> Health:
     """Returns the score of a page: 0 for a good text layer or an empty page, 1 for a scan."""
     drawn = [char for char in page.chars if char.face is not None and char.code > 0x20]
     if not drawn:
-        return Health(1.0 if page.objects else 0.0, blank=not page.objects)
+        return Health(1.0 if page.objects else 0.0)
     return Health(max(_scan(page, drawn), _unmapped(drawn), _garbled(page.chars), _mixed(page.chars)))
 
 

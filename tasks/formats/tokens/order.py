@@ -195,7 +195,7 @@ class Order:
         counts = np.bincount(sources, minlength=len(self._sources))
         return dict(zip(self._sources, counts.tolist(), strict=True))
 
-    def drawn(self, source: str, steps: int) -> int:
+    def count_drawn(self, source: str, steps: int) -> int:
         """Returns the number of sequences of a source in the first `steps` steps.
 
         Within a stage it differs from `weight * steps * batch_size` by less than 1 for any number of steps.
@@ -215,7 +215,7 @@ class Order:
         size = self.sequences[source]
         if not 0 <= seq_id < size:
             raise ValueError(f'"{source}" has the sequences 0 .. {size - 1}, not {seq_id}')
-        index, total = self._sources.index(source), self.drawn(source, until_step)
+        index, total = self._sources.index(source), self.count_drawn(source, until_step)
         steps = []
         for epoch in range(-(-total // size)):
             position = int(self._permutation(source, epoch).invert(np.array([seq_id]))[0])

@@ -90,13 +90,13 @@ def test_steps_of_is_the_exact_inverse_of_batch(order: Order, steps: int) -> Non
 @given(orders(), st.integers(0, 10**7))
 def test_every_source_is_within_one_sequence_of_its_share(order: Order, steps: int) -> None:
     samples = steps * order.batch_size
-    assert sum(order.drawn(source, steps) for source in order.sequences) == samples
+    assert sum(order.count_drawn(source, steps) for source in order.sequences) == samples
     boundary = min(order.anneal.from_step, steps) if order.anneal else steps
     for source, weight in order.weights.items():
-        in_first = order.drawn(source, boundary)
+        in_first = order.count_drawn(source, boundary)
         assert abs(in_first - round(weight * 100_000) * boundary * order.batch_size / 100_000) < 1
         later = round(order.anneal.weights.get(source, 0) * 100_000) if order.anneal else 0
-        in_second = order.drawn(source, steps) - in_first
+        in_second = order.count_drawn(source, steps) - in_first
         assert abs(in_second - later * (steps - boundary) * order.batch_size / 100_000) < 1
 
 
@@ -106,7 +106,7 @@ def test_odd_weights_of_many_sources_keep_their_shares_too() -> None:
     order = Order(dict.fromkeys(weights, 50), weights, 7, 0)
     for steps in range(0, 30_000, 13):
         for source, weight in order.weights.items():
-            assert abs(order.drawn(source, steps) - round(weight * 100_000) * steps * 7 / 100_000) < 1
+            assert abs(order.count_drawn(source, steps) - round(weight * 100_000) * steps * 7 / 100_000) < 1
 
 
 @given(orders(), st.integers(0, 10**6))
@@ -115,7 +115,7 @@ def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int)
     quotas = order.quotas(step)
     sources = [source for source, _, _ in order.batch(step)]
     assert quotas == {source: sources.count(source) for source in order.sequences}
-    assert quotas == {source: order.drawn(source, step + 1) - order.drawn(source, step) for source in quotas}
+    assert quotas == {source: order.count_drawn(source, step + 1) - order.drawn(source, step) for source in quotas}
 
 
 @given(orders(), st.integers(1, 60))
@@ -127,7 +127,7 @@ def test_epochs_are_permutations_across_stages(order: Order, steps: int) -> None
             read.setdefault((source, epoch), []).append(sequence)
     for (source, epoch), found in read.items():
         whole = list(range(order.sequences[source]))
-        if order.drawn(source, steps) >= (epoch + 1) * len(whole):
+        if order.count_drawn(source, steps) >= (epoch + 1) * len(whole):
             assert sorted(found) == whole
         else:
             assert len(set(found)) == len(found)
