@@ -56,7 +56,7 @@ class Reading:
         return [step for step in self.steps if step not in self.skipped_steps]
 
 
-def read_by(
+def reading_of(
     run: Mapping[str, Any],
     order: Order,
     skipped_steps: frozenset[int],
@@ -145,7 +145,7 @@ class Readings:
         if self.run is None or self.order is None:
             return Reading(source, sequences, [], [], [], None)
         blank = first_blank(self.marks, shard, row)
-        return read_by(self.run, self.order, self.skipped_steps, source, sequences, blank)
+        return reading_of(self.run, self.order, self.skipped_steps, source, sequences, blank)
 
     def _source_of(self, shard: str, row: int) -> str:
         by = self._plan.summary["by"] if self._plan else SOURCE
@@ -253,7 +253,7 @@ class ExampleReadings:
     def _each(self, numbers: Iterable[int]) -> Iterator[Reading]:
         for number in numbers:
             sequences, blank = [self.examples.sequence_of(number)], self.blank_from(number)
-            yield read_by(self.run, self.order, self.skipped_steps, EXAMPLES_SOURCE, sequences, blank)
+            yield reading_of(self.run, self.order, self.skipped_steps, EXAMPLES_SOURCE, sequences, blank)
 
 
 def _all(readings: Iterable[Reading], name: str) -> Iterator[int]:

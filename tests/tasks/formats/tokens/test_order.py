@@ -115,7 +115,7 @@ def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int)
     quotas = order.quotas(step)
     sources = [source for source, _, _ in order.batch(step)]
     assert quotas == {source: sources.count(source) for source in order.sequences}
-    assert quotas == {source: order.count_drawn(source, step + 1) - order.drawn(source, step) for source in quotas}
+    assert quotas == {source: order.count_drawn(source, step + 1) - order.count_drawn(source, step) for source in quotas}
 
 
 @given(orders(), st.integers(1, 60))
