@@ -37,7 +37,7 @@ from tasks.core.engine import open_engine
 from tasks.core.stage import Inputs, Output
 from tasks.core.store import Store
 from tasks.filters.ngram.files import load_artifact
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity.stage import run
 
 PEERS = ("kenlm==0.3.0",)
@@ -123,7 +123,7 @@ def speed(made: Artifact, texts: list[str], rounds: int) -> dict[str, Any]:
     }
 
 
-def train(store: str, references: tuple[Reference, ...], order: int) -> tuple[Artifact, float]:
+def train(store: str, references: tuple[ReferenceText, ...], order: int) -> tuple[Artifact, float]:
     """Runs the stage in this process; returns the artifact, without its record's inputs, and the CPU seconds."""
     from tasks.core.commit import commit
 
@@ -173,7 +173,7 @@ def measure(data: Path, quality: Path | None, rounds: int) -> dict[str, Any]:
         half = Path(folder) / "books.jsonl"
         half.write_text("".join(json.dumps({"text": text}) + "\n" for text in books[::2]))
         paths = {name: data / f"{name}.jsonl.zst" for name in TRAINED_ON} | {"books": half}
-        references = tuple(Reference(name=name, kind="jsonl", path=str(path)) for name, path in paths.items())
+        references = tuple(ReferenceText(name=name, kind="jsonl", path=str(path)) for name, path in paths.items())
         fit = {}
         for order in (3, 5, 4):
             made, seconds = train(f"{folder}/store", references, order)

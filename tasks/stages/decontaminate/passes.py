@@ -137,7 +137,7 @@ def word_positions(text: str, words: int) -> tuple[NDArray[np.int64], NDArray[np
 
     The position of a word is that of the white-space-separated chunk that contains it: the two words of `don't` have
     the same position, and so have all words of a Chinese sentence. If the words of the chunks do not add up to `words`,
-    all words begin and end at the end of the text.
+    every word has the position of the whole text.
 
     Args:
         text: a text.
@@ -150,8 +150,9 @@ def word_positions(text: str, words: int) -> tuple[NDArray[np.int64], NDArray[np
     counts = [len(normalise(chunk[0]).split()) for chunk in chunks]
     if sum(counts) != words:
         return np.zeros(words, np.int64), np.full(words, len(text), np.int64)
-    begins, ends = ([position for chunk in chunks for position in [chunk.span()[side]]] for side in (0, 1))
-    return np.repeat(np.array(begins, np.int64), counts), np.repeat(np.array(ends, np.int64), counts)
+    begins = np.array([chunk.start() for chunk in chunks], np.int64)
+    ends = np.array([chunk.end() for chunk in chunks], np.int64)
+    return np.repeat(begins, counts), np.repeat(ends, counts)
 
 
 def count_ngrams(index: NgramIndex, numbers: NDArray[np.int64], text: int, copy: int) -> pa.Table:

@@ -14,7 +14,7 @@ from tasks.core.errors import InputError
 from tasks.filters.base import fields
 from tasks.filters.batch import DocumentBatch
 from tasks.filters.perplexity import Perplexity, PerplexityMeasures
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tests.tasks.filters.ngram.test_arpa import SMALL, at
 from tests.tasks.stages.perplexity.learning import babble
 
@@ -28,7 +28,7 @@ def trained(tmp_path: Path, run_stage: Callable[..., Artifact]) -> Callable[...,
         for number, language in enumerate(languages):
             path = tmp_path / f"{language}.jsonl"
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in babble(seed=number)))
-            references.append(Reference(name=language, kind="jsonl", path=str(path), language=language))
+            references.append(ReferenceText(name=language, kind="jsonl", path=str(path), language=language))
         config = PerplexityConfig(references=tuple(references), order=3)
         return run_stage("tasks.stages.perplexity.stage", config)
 

@@ -11,7 +11,7 @@ from tasks.filters.ngram.model import Scores
 from tasks.stages.classifiers import ClassifierSettings
 from tasks.stages.classifiers import stage as classifiers
 from tasks.stages.classifiers.texts import LabeledText, TextSplit
-from tasks.stages.perplexity import PerplexityConfig, Reference
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
 from tasks.stages.perplexity import stage as perplexity
 from tasks.stages.perplexity.stage import Cuts
 
@@ -47,10 +47,10 @@ def test_the_model_card_of_a_classifier_is_complete(settings: dict[str, Any], ex
 
 def test_the_model_card_of_an_n_gram_model_is_complete() -> None:
     references = (
-        Reference(name="tales", kind="jsonl", path="/a/*.jsonl", licence="CC0"),
-        Reference(name="web", kind="documents"),
+        ReferenceText(name="tales", kind="jsonl", path="/a/*.jsonl", licence="CC0"),
+        ReferenceText(name="web", kind="documents"),
     )
-    uses = [perplexity.Use(references[0], 1234, 56_789), perplexity.Use(references[1], 1, 2)]
+    uses = [perplexity.ReferenceUse(references[0], 1234, 56_789), perplexity.ReferenceUse(references[1], 1, 2)]
     levels = [SimpleNamespace(prob=np.zeros(size)) for size in (1003, 50, 7)]
     made: Any = SimpleNamespace(
         ngrams=SimpleNamespace(levels=levels),

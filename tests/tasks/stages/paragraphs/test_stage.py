@@ -167,5 +167,5 @@ def test_documents_without_paragraphs_have_a_row_and_zero_documents_are_refused(
 
 
 def test_limits_that_no_paragraph_can_reach_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_domains = 1 is less than min_domains = 2: raise it, or take 0"):
+    with pytest.raises(ValueError, match="max_domains = 1 is less than min_domains = 2: raise it, or set it to 0"):
         ParagraphsConfig(min_domains=2, max_domains=1)

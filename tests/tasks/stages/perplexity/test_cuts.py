@@ -12,8 +12,8 @@ from tasks.core.artifact import Artifact
 from tasks.core.engine import Engine
 from tasks.formats.documents.document import DOCUMENT
 from tasks.stages.perplexity import PerplexityConfig
-from tasks.stages.perplexity.reference import CANDIDATE, different, drawn, lowest, ranks
-from tasks.stages.perplexity.stage import crawled
+from tasks.stages.perplexity.reference import CANDIDATE, distinct_texts, lowest, ranks, sample_indices
+from tasks.stages.perplexity.stage import sample_crawl
 from tests.corpora import by_hand, kept_document
 
 
@@ -33,7 +33,7 @@ def extracted(folder: Path, texts: Sequence[str], parts: int) -> Artifact:
 
 
 def texts_drawn(artifact: Artifact, engine: Engine, **settings: int) -> list[str]:
-    (texts,) = crawled(PerplexityConfig.model_validate({"cut_bytes": 900, **settings}), artifact, engine).values()
+    (texts,) = sample_crawl(PerplexityConfig.model_validate({"cut_bytes": 900, **settings}), artifact, engine).values()
     return texts
 
 
@@ -57,8 +57,8 @@ def test_sampling_part_by_part_equals_sampling_all_at_once(units: int) -> None:
     random = np.random.default_rng(units)
     hashes = random.integers(0, 2**63, 400).astype(np.uint64)[random.integers(0, 400, 1000)]
     sizes = (hashes % np.uint64(50)).astype(np.int64)
-    several = different(hashes, sizes)
-    wanted = several[drawn(hashes[several], sizes[several], 1000, 7)]
+    several = distinct_texts(hashes, sizes)
+    wanted = several[sample_indices(hashes[several], sizes[several], 1000, 7)]
     rows = np.zeros(len(hashes), CANDIDATE)
     rows["rank"], rows["hash"], rows["size"] = ranks(hashes, "sample/7"), hashes, sizes
     rows["unit"] = np.sort(random.integers(0, units, len(rows)))
