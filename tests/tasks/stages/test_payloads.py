@@ -31,8 +31,8 @@ from tasks.stages.dedup import stage as dedup
 from tasks.stages.paragraphs import ParagraphsConfig
 from tasks.stages.paragraphs import stage as paragraphs
 from tasks.stages.paragraphs.passes import mark_part
-from tasks.stages.perplexity import PerplexityConfig, Reference
-from tasks.stages.perplexity.stage import crawled
+from tasks.stages.perplexity import PerplexityConfig, ReferenceText
+from tasks.stages.perplexity.stage import sample_crawl
 from tasks.stages.tokens import EncodeConfig, TokenizerConfig
 from tasks.stages.tokens.bpe import draw
 from tasks.stages.tokens.encode import thresholds
@@ -145,8 +145,8 @@ def _classifiers(folder: Path, parts: int) -> None:
 
 def _perplexity(folder: Path, parts: int) -> None:
     extracted = _artifact(folder, "extracted", ["documents", "rejected"], parts)
-    reference = Reference(name="web", kind="documents")
-    crawled(PerplexityConfig(references=(reference,), cut_source="web"), extracted, _Scales())
+    reference = ReferenceText(name="web", kind="documents")
+    sample_crawl(PerplexityConfig(references=(reference,), cut_source="web"), extracted, _Scales())
 
 
 @pytest.mark.parametrize(
