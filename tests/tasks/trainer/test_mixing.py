@@ -52,7 +52,7 @@ def test_replay_draws_its_share_from_the_old_sources_in_both_stages() -> None:
     assert anneal is not None
     assert anneal.weights == {"books": 0.75, "code": 0.25, "web": 0.0}
     order = Order(SEQUENCES, weights, 8, 0, anneal)
-    assert all(abs(order.drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
+    assert all(abs(order.count_drawn("code", steps) - 0.25 * 8 * steps) < 2 for steps in range(100))
 
 
 @pytest.mark.parametrize(

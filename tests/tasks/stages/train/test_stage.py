@@ -75,7 +75,7 @@ def test_the_artifact_has_the_milestones_and_the_files_for_trace(made: Made, tra
     order = Order(Plan.open(made.plan).sequences, run["weights"], run["batch_size"], run["seed"])
     assert len(order.batch(run["steps"] - 1)) == 4
     assert trained.record.metrics["steps"] == 12
-    read = order.drawn("web", 12) / order.sequences["web"]
+    read = order.count_drawn("web", 12) / order.sequences["web"]
     assert trained.record.metrics["epochs/web"] == pytest.approx(read, abs=1 / order.sequences["web"])
 
 
