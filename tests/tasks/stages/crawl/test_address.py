@@ -118,7 +118,7 @@ def test_a_url_with_a_user_name_is_refused():
     assert canonical("http://a@127.0.0.1/") is None
 
 
-class Answers(AbstractResolver):
+class FakeResolver(AbstractResolver):
     """A name server of the test's own: each look-up gives the next list of addresses."""
 
     def __init__(self, *rounds):
@@ -142,16 +142,16 @@ def resolve(resolver, host):
 
 def test_a_name_with_one_private_answer_among_public_ones_is_refused():
     with pytest.raises(RefusedAddressError, match=r"10\.0\.0\.1"):
-        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["1.1.1.1", "10.0.0.1"])), "mixed.example")
+        resolve(GuardedResolver(allow_loopback=True, inner=FakeResolver(["1.1.1.1", "10.0.0.1"])), "mixed.example")
 
 
 def test_a_public_name_that_resolves_to_loopback_is_refused_even_if_loopback_is_allowed():
     with pytest.raises(RefusedAddressError):
-        resolve(GuardedResolver(allow_loopback=True, inner=Answers(["127.0.0.1"])), "trick.example")
+        resolve(GuardedResolver(allow_loopback=True, inner=FakeResolver(["127.0.0.1"])), "trick.example")
 
 
 def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server():
-    inner = Answers(["8.8.8.8"])
+    inner = FakeResolver(["8.8.8.8"])
     found = resolve(GuardedResolver(allow_loopback=True, inner=inner), "docs.localhost")
     assert [answer["host"] for answer in found] == ["127.0.0.1"]
     assert inner.asked == []
@@ -161,13 +161,13 @@ def test_names_under_localhost_mean_this_machine_and_never_reach_the_name_server
 
 def test_a_name_that_becomes_private_is_not_connected():
     async def run():
-        resolver = GuardedResolver(allow_loopback=False, inner=Answers(["1.1.1.1"], ["127.0.0.1"]))
+        resolver = GuardedResolver(allow_loopback=False, inner=FakeResolver(["1.1.1.1"], ["127.0.0.1"]))
         found = await resolver.resolve("rebinding.example", 80)
         assert [answer["host"] for answer in found] == ["1.1.1.1"]
         with pytest.raises(RefusedAddressError):
             await resolver.resolve("rebinding.example", 80)
         config = CrawlConfig(contact="mailto:a@b.example", timeout_s=5.0)
-        async with Client(config, Answers(["127.0.0.1"])) as client:
+        async with Client(config, FakeResolver(["127.0.0.1"])) as client:
             await client.get("http://rebinding.example/", limit=100)
 
     with pytest.raises(FetchError) as caught:
@@ -176,18 +176,18 @@ def test_a_name_that_becomes_private_is_not_connected():
 
 
 def test_the_address_for_politeness_is_resolved_for_public_names_only():
-    async def located(answers, *urls):
+    async def addresses_of(answers, *urls):
         config = CrawlConfig(contact="mailto:a@b.example")
         async with Client(config, answers) as client:
             return [(await client.locate(url)).address for url in urls]
 
-    public = Answers(["1.1.1.1", "1.0.0.1"])
+    public = FakeResolver(["1.1.1.1", "1.0.0.1"])
     urls = [
         f"http://{name}/" for name in ("example.com", "10.0.0.1", "metadata.google.internal", "router.lan", "9.9.9.9")
     ]
-    assert asyncio.run(located(public, *urls, "http://example.com:22/")) == ["1.1.1.1", "", "", "", "9.9.9.9", ""]
+    assert asyncio.run(addresses_of(public, *urls, "http://example.com:22/")) == ["1.1.1.1", "", "", "", "9.9.9.9", ""]
     assert public.asked == ["example.com"]
-    assert asyncio.run(located(Answers(["10.0.0.1"]), "http://example.com/")) == [""]
+    assert asyncio.run(addresses_of(FakeResolver(["10.0.0.1"]), "http://example.com/")) == [""]
 
 
 def test_answers_of_the_system_resolver_are_checked_too():
@@ -237,7 +237,7 @@ def test_a_grant_is_of_one_host_on_one_port(url, reason):
 )
 def test_only_a_granted_name_may_resolve_into_its_networks(host, port, answers, refused):
     async def run():
-        guard = GuardedResolver(allow_loopback=False, inner=Answers(answers), grants=GRANTS)
+        guard = GuardedResolver(allow_loopback=False, inner=FakeResolver(answers), grants=GRANTS)
         return await guard.resolve(host, port)
 
     if refused:

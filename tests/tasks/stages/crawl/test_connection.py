@@ -24,7 +24,7 @@ from tasks.stages.crawl.http.connection import (
     SocketBudget,
     connect_any,
 )
-from tests.tasks.stages.crawl.hostile.web import Authority
+from tests.tasks.stages.crawl.hostile.web import CertificateAuthority
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
@@ -198,7 +198,7 @@ def test_an_error_is_raised_if_no_address_accepts_a_connection():
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_body_delimited_by_close_needs_no_tls_close_notify(tmp_path, monkeypatch, runner):
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
 
     def cut_off(link, number):
@@ -280,8 +280,8 @@ def test_an_aborted_large_response_releases_its_memory():
 LARGE = 8 << 20
 
 
-class Wire:
-    """A connection that notes whether it is read."""
+class FakeConnection:
+    """Records whether reading is paused."""
 
     def __init__(self):
         self.read = True
@@ -300,20 +300,20 @@ def test_large_bodies_wait_for_memory_in_fifo_order():
         memory, count = BodyMemory(), BODY_MEMORY // (LARGE - FREE_BODY)
         ends = [asyncio.Event() for _ in range(count + 3)]
         visits = [asyncio.create_task(end.wait()) for end in ends]
-        wires = [Wire() for _ in visits]
-        for visit, wire in zip(visits, wires, strict=True):
-            memory.reserve(visit, wire, FREE_BODY)
+        fakes = [FakeConnection() for _ in visits]
+        for visit, fake in zip(visits, fakes, strict=True):
+            memory.reserve(visit, fake, FREE_BODY)
             for size in range(1 << 20, LARGE + 1, 1 << 20):
-                if wire.read:
-                    memory.reserve(visit, wire, size)
-        assert [wire.read for wire in wires] == [True] * count + [False] * 3
+                if fake.read:
+                    memory.reserve(visit, fake, size)
+        assert [fake.read for fake in fakes] == [True] * count + [False] * 3
         # The first never waits, however much the others have taken.
-        memory.reserve(visits[0], wires[0], 2 * LARGE)
-        assert wires[0].read
+        memory.reserve(visits[0], fakes[0], 2 * LARGE)
+        assert fakes[0].read
         ends[0].set()
         await visits[0]
         await asyncio.sleep(0)
-        assert all(wire.read for wire in wires)
+        assert all(fake.read for fake in fakes)
 
     asyncio.run(scenario())
 
@@ -322,10 +322,10 @@ def test_small_bodies_need_no_reservation():
     async def scenario():
         memory = BodyMemory()
         visits = [asyncio.create_task(asyncio.sleep(0)) for _ in range(2000)]
-        wires = [Wire() for _ in visits]
-        for visit, wire in zip(visits, wires, strict=True):
-            memory.reserve(visit, wire, FREE_BODY)
-        assert all(wire.read for wire in wires)
+        fakes = [FakeConnection() for _ in visits]
+        for visit, fake in zip(visits, fakes, strict=True):
+            memory.reserve(visit, fake, FREE_BODY)
+        assert all(fake.read for fake in fakes)
         await asyncio.gather(*visits)
 
     asyncio.run(scenario())

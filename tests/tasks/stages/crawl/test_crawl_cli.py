@@ -139,7 +139,7 @@ def aged(crawled, tmp_path):
     return recipe, open_store(recipe)
 
 
-def kept(store, keep=1, days=0, now=None):
+def keep_reasons(store, keep=1, days=0, now=None):
     found = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
     return {one.version: one.keep_reason for one in found}
 
@@ -150,12 +150,12 @@ def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, craw
     for version in ("c2", "c3"):
         cycle(recipe, version)
     needed = {"c3": "the next cycle begins from it", "c1": "slow began from it and is not complete"}
-    assert kept(store) == {**needed, "c2": ""}
-    assert kept(store, keep=2) == {**needed, "c2": "one of the newest 2"}
-    assert kept(store, days=3) == {**needed, "c2": "younger than 3 days"}
-    assert kept(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
+    assert keep_reasons(store) == {**needed, "c2": ""}
+    assert keep_reasons(store, keep=2) == {**needed, "c2": "one of the newest 2"}
+    assert keep_reasons(store, days=3) == {**needed, "c2": "younger than 3 days"}
+    assert keep_reasons(store, days=3, now=datetime.now(UTC) + timedelta(days=4))["c2"] == ""
     with pytest.raises(InputError, match="--keep is below 1"):
-        kept(store, keep=0)
+        keep_reasons(store, keep=0)
     ask = ["prune", "--recipe", str(store.root.removesuffix("store")) + "asked.toml", "--keep", "1"]
     assert shell.main(ask) == 0
     assert "would be removed" in capsys.readouterr().out
@@ -165,14 +165,14 @@ def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, craw
     assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", True), ("c1", False)]
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
     assert {path.rpartition("/")[2] for path in left} == {".artifact.json", crawldb.MARK}
-    assert kept(store) == needed
+    assert keep_reasons(store) == needed
     # Lineage is whole, no stage of that cycle is run again, and the cycles that began from others go on.
     assert not Ledger(store).drift("asked/warc@c2")
     assert run_stage(recipe, "fetch", version="c3", member="p0", tracking=TrackingContext("", "asked")).skipped
     run_stage(recipe, "fetch", version="slow", member="p0", tracking=TrackingContext("", "asked"))
     cycle(recipe, "c4", last="update")
-    assert kept(store)["c4"] == "its cycle is not complete"
-    assert kept(store)["c3"] == "c4 began from it and is not complete"
+    assert keep_reasons(store)["c4"] == "its cycle is not complete"
+    assert keep_reasons(store)["c3"] == "c4 began from it and is not complete"
     with pytest.raises(InputError, match=r"files of asked/crawldb/p0@c2 were removed on .* \(prune\)"):
         crawldb.require(Artifact.open_at(store, ArtifactId("asked/crawldb/p0", "c2")))
     assert shell.main(["crawldb", *ask[1:3], "--version", "c2"]) == 2
@@ -198,6 +198,6 @@ def test_a_killed_prune_is_finished_by_the_next_one(aged, monkeypatch):
     (_, again) = crawldb.generations(store, "asked", 1, timedelta())
     assert again.version == "c1"
     crawldb.remove(again, "test")
-    assert list(kept(store)) == ["c2"]
+    assert list(keep_reasons(store)) == ["c2"]
     with pytest.raises(ValueError, match="c2 stays"):
         crawldb.remove(crawldb.generations(store, "asked", 1, timedelta())[0], "test")

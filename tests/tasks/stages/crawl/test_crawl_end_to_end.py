@@ -17,7 +17,7 @@ from tasks.stages.crawl.page import parser
 from tasks.stages.crawl.storage import crawldb
 from tasks.stages.extract.config import ExtractConfig
 from tests.tasks.stages.crawl.site import Site, linked
-from tests.tasks.stages.crawl.test_recrawl import put
+from tests.tasks.stages.crawl.test_recrawl import set_column
 from tests.tasks.stages.extract.made_pdf import lines, pdf
 
 
@@ -328,7 +328,7 @@ def test_equal_bodies_at_several_urls_are_stored_once_and_their_links_followed(c
         states = {url.removeprefix(site.url("")): row["status"] for url, row in cycle.urls().items()}
         # In the next cycle the first one is unchanged, and what is the same is so still.
         for one in cycle.crawldb:
-            put(one, "next_due", [datetime(2026, 1, 1, tzinfo=UTC)] * one.table(crawldb.URLS_FILE).num_rows)
+            set_column(one, "next_due", [datetime(2026, 1, 1, tzinfo=UTC)] * one.table(crawldb.URLS_FILE).num_rows)
         second = crawl(config_for(site), version="next", previous=cycle)
         again = {url.removeprefix(site.url("")): row["status"] for url, row in second.log().items()}
     assert [log[name]["status"] for name in names] == ["fetch_success"] + ["fetch_duplicate"] * 4

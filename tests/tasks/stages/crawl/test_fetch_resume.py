@@ -22,7 +22,7 @@ def config_for(site, **settings):
     return CrawlConfig(**{**base, "warc_pages_per_file": 4, **settings})
 
 
-def undisturbed(folder, config):
+def uninterrupted(folder, config):
     cycle.cycle(folder, config)
     return cycle.fetch(folder, config)
 
@@ -40,7 +40,7 @@ def test_a_killed_fetch_ends_with_the_same_captures_as_an_undisturbed_one(tmp_pa
     folder = tmp_path / "killed"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
@@ -63,7 +63,7 @@ def test_a_stopped_fetch_commits_its_open_file(tmp_path):
     folder = tmp_path / "stopped"
     with Site(linked(30)) as site:
         config = config_for(site, warc_pages_per_file=1000)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
@@ -83,7 +83,7 @@ def test_a_concurrent_second_attempt_loses_nothing(tmp_path):
     folder = tmp_path / "doubled"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         attempts = [cycle.start(folder, config) for _ in range(2)]
         said = [attempt.communicate(timeout=60)[1] for attempt in attempts]
@@ -106,13 +106,13 @@ def test_a_concurrent_second_attempt_loses_nothing(tmp_path):
 
 @pytest.fixture
 def alert(monkeypatch):
-    """Has an outage told of sooner, and ended sooner."""
+    """Shortens the times until an outage is reported, and until retries."""
     monkeypatch.setattr("tasks.stages.crawl.storage.spool._SLOW_S", 0.3)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
 
 
-def away(s3):
-    """Has the server refuse every upload from now on."""
+def start_outage(s3):
+    """Makes the server reject all further uploads."""
     s3.faults.rules = [Rule("503", method="PUT", times=1_000_000)]
 
 
@@ -122,13 +122,13 @@ def test_a_fetch_continues_during_a_store_outage(s3, tmp_path, caplog):
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(60)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
 
         def outage():
             wait_until(lambda: len(site.requests) >= 8)
-            away(s3)
+            start_outage(s3)
             wait_until(lambda: len(site.requests) >= 50 and "does not accept captures" in caplog.text)
             s3.faults.calm()
 
@@ -155,7 +155,7 @@ def test_a_fetch_pauses_at_a_full_buffer_and_continues_when_the_store_is_back(s3
     pages |= {path: f"{page}<!--{os.urandom(40_000).hex()}-->" for path, page in pages.items()}
     with Site(pages) as site:
         config = config_for(site, buffer_bytes=1 << 20, warc_pages_per_file=3)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         caplog.clear()  # on a slow disk the undisturbed run may have paused, too
         site.requests.clear()
@@ -163,7 +163,7 @@ def test_a_fetch_pauses_at_a_full_buffer_and_continues_when_the_store_is_back(s3
 
         def outage():
             wait_until(lambda: site.requests)
-            away(s3)
+            start_outage(s3)
             wait_until(lambda: "fetching pauses, the buffer is full" in caplog.text)
             time.sleep(0.2)
             stalled.append(len(site.requests))
@@ -185,12 +185,12 @@ def test_a_kill_while_captures_wait_for_the_store_repeats_no_request(s3, tmp_pat
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
         wait_until(lambda: site.requests, process)
-        away(s3)
+        start_outage(s3)
         wait_until(lambda: len(site.requests) >= 29, process)
         process.kill()
         process.communicate()
@@ -210,12 +210,12 @@ def test_a_fetch_stopped_during_a_store_outage_leaves_its_captures_to_the_next_a
     folder = f"s3://sluice/{tmp_path.name}"
     with Site(linked(30)) as site:
         config = config_for(site)
-        whole = undisturbed(tmp_path / "whole", config)
+        whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         site.requests.clear()
         process = cycle.start(folder, config)
         wait_until(lambda: site.requests, process)
-        away(s3)
+        start_outage(s3)
         wait_until(lambda: len(site.requests) >= 16, process)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=40)

@@ -17,7 +17,7 @@ from tasks.stages.crawl.policy import HostSettings, HostsFile, Policy
 from tests.tasks.stages.crawl.cycle import Cycle
 from tests.tasks.stages.crawl.site import Site, linked
 from tests.tasks.stages.crawl.test_generate import chosen, url_row
-from tests.tasks.stages.crawl.test_recrawl import revised
+from tests.tasks.stages.crawl.test_recrawl import make_due
 
 BASE = {"allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1, "recrawl": True}
 
@@ -34,21 +34,21 @@ def configured(hosts_file):
     return lambda *seeds, **settings: CrawlConfig(**{**BASE, "seeds": seeds, "hosts_file": str(hosts_file), **settings})
 
 
-def everything(artifacts):
-    """Returns all bytes of artifacts, their records and unpacked WARC files included."""
-    found = []
+def all_bytes(artifacts):
+    """Returns all bytes of artifacts, including their records, with WARC files decompressed."""
+    contents = []
     for artifact in artifacts:
-        found.append(artifact.record.model_dump_json().encode())
+        contents.append(artifact.record.model_dump_json().encode())
         for path in artifact.files():
             data = artifact.read(path)
-            found.append(gzip.decompress(data) if path.endswith(".gz") else data)
-    return b"\n".join(found)
+            contents.append(gzip.decompress(data) if path.endswith(".gz") else data)
+    return b"\n".join(contents)
 
 
 def test_a_denied_host_is_skipped_until_the_denial_is_removed(crawl, configured, hosts_file):
     with Site(linked(4)) as good, Site(linked(4)) as other:
         config = configured(good.url(), other.url())
-        first = revised(crawl(config, "c1"))
+        first = make_due(crawl(config, "c1"))
         for site in (good, other):
             site.requests.clear()
         hosts_file.write_text(f'deny = ["127.0.0.1:{other.port}"]')
@@ -221,7 +221,7 @@ def test_credentials_reach_only_their_host_and_are_not_stored(crawl, configured,
     assert all(headers.get("Authorization") == SECRETS[0] for _, headers in guarded.headers)
     assert all(headers["Accept-Language"] == "de" for _, headers in guarded.headers)
     assert cycle.log()[guarded.url()]["status"] == "fetch_success"
-    held = everything([cycle.seeds, *cycle.fetchlists, *cycle.segments, *cycle.crawldb, cycle.warc])
+    held = all_bytes([cycle.seeds, *cycle.fetchlists, *cycle.segments, *cycle.crawldb, cycle.warc])
     assert not [secret for secret in SECRETS if secret.encode() in held or secret in caplog.text]
     assert b"Authorization: [redacted]" in held
     assert b"Cookie: [redacted]" in held

@@ -36,12 +36,12 @@ RETRY_AFTER_S = 6
 
 
 @dataclass
-class Manners:
-    """What one host asks for and how it behaves."""
+class HostBehavior:
+    """Requirements and behavior of one host."""
 
     crawl_delay_s: float = 0.0
     latency_s: float = 0.0
-    busy: str = ""  # 429, 503 or "date": how its page /2 answers for the first time
+    busy: str = ""  # 429, 503 or "date": first response of its page /2
     robots_busy: bool = False
     tdm_busy: bool = False
 
@@ -54,7 +54,7 @@ class Town(Site):
     """Fifty hosts on one port.
 
     Attributes:
-        banned: (host, time until which it asked to be left alone, time when it asked).
+        banned: (host, end of its Retry-After, time of that response), on the monotonic clock.
     """
 
     def __init__(self):
@@ -63,25 +63,25 @@ class Town(Site):
         self.banned = []
         self._was_busy = set()
 
-    def add(self, name, manners):
-        self.hosts[name] = manners
+    def add(self, name, behavior):
+        self.hosts[name] = behavior
 
     async def _respond(self, request):
         name = request.host.partition(":")[0]
-        manners = self.hosts[name]
-        if manners.latency_s:
-            await asyncio.sleep(manners.latency_s)
+        behavior = self.hosts[name]
+        if behavior.latency_s:
+            await asyncio.sleep(behavior.latency_s)
         if request.path == "/robots.txt":
-            if manners.robots_busy and self._first_time(name, "robots"):
+            if behavior.robots_busy and self._first_time(name, "robots"):
                 return self._busy(name, 503, 1)
-            delay = f"Crawl-delay: {manners.crawl_delay_s:g}\n" if manners.crawl_delay_s else ""
+            delay = f"Crawl-delay: {behavior.crawl_delay_s:g}\n" if behavior.crawl_delay_s else ""
             return web.Response(text=f"User-agent: *\n{delay}Disallow: /private\n")
         if request.path == TDMREP:
-            if manners.tdm_busy:
+            if behavior.tdm_busy:
                 return self._busy(name, 429, 1)
             return web.json_response([{"location": "/private", "tdm-reservation": 1}])
-        if manners.busy and request.path == "/2" and self._first_time(name, "page"):
-            return self._busy(name, 503 if manners.busy == "503" else 429, RETRY_AFTER_S, manners.busy == "date")
+        if behavior.busy and request.path == "/2" and self._first_time(name, "page"):
+            return self._busy(name, 503 if behavior.busy == "503" else 429, RETRY_AFTER_S, behavior.busy == "date")
         links = "".join(f'<a href="/{number}">{number}</a>' for number in range(1, PAGES))
         text = f'<html><body><p>{name} {request.path}</p>{links}<a href="/private/x">no</a></body></html>'
         return web.Response(text=text, content_type="text/html")
@@ -94,7 +94,7 @@ class Town(Site):
     def _busy(self, name, status, seconds, as_date=False):
         value = str(seconds)
         if as_date:
-            # Whole seconds: rounded up, as a host would have to that means at least `seconds`.
+            # Rounded up to whole seconds, so that the pause is at least `seconds`.
             then = datetime.now(UTC) + timedelta(seconds=seconds + 1)
             value = format_datetime(then.replace(microsecond=0), usegmt=True)
         now = time.monotonic()
@@ -102,10 +102,10 @@ class Town(Site):
         return web.Response(status=status, headers={"Retry-After": value})
 
 
-def manners_of(number):
-    """Returns the manners of host `number`: every kind several times, spread over all partitions."""
+def behavior_of(number):
+    """Returns the behavior of host `number`; every kind occurs several times, in all partitions."""
     crawl_delays = {0: 0.3, 1: 0.7, 2: 2.0}
-    return Manners(
+    return HostBehavior(
         crawl_delay_s=crawl_delays.get(number % 8, 0.0),
         latency_s=0.2 if number % 8 == 3 else 0.0,
         busy={4: "429", 5: "503", 6: "date"}.get(number % 8, ""),
@@ -123,12 +123,12 @@ def wait_for(condition, seconds=60):
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory):
-    """The server after three tasks, one of them killed and tried again, are through with it."""
+    """The server after three fetch tasks, one of which was killed and retried."""
     folder = tmp_path_factory.mktemp("proof")
     with Town() as town:
         names = [f"h{number}.localhost" for number in range(HOSTS)]
         for number, name in enumerate(names):
-            town.add(name, manners_of(number))
+            town.add(name, behavior_of(number))
         config = CrawlConfig(
             seeds=tuple(town.url("/", name) for name in names),
             partitions=PARTITIONS,
@@ -152,8 +152,8 @@ def town(tmp_path_factory):
         shutil.rmtree(scratch)
         running[victim] = cycle.start(folder, config, victim)
         for process in running.values():
-            _, said = process.communicate(timeout=120)
-            assert process.returncode == 0, said.decode()[-2000:]
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 0, stderr.decode()[-2000:]
         town.owner, town.victim = owner, victim
         town.segments = [cycle.segment_in(folder, member) for member in members]
         yield town

@@ -13,8 +13,8 @@ from tests.tasks.stages.crawl.cycle import Cycle
 from tests.tasks.stages.crawl.site import Site
 
 
-class Obeying(Cycle):
-    """A cycle with a takedown, which every stage reads that the catalogue gives it to."""
+class TakedownCycle(Cycle):
+    """A cycle with a takedown, which is an input of generate, fetch and update."""
 
     def __init__(self, run_stage, config, takedown, **options):
         self.takedown = takedown
@@ -40,7 +40,7 @@ def test_no_seed_link_or_redirect_reaches_a_page_taken_down(crawl, run_stage, tm
         site.requests.clear()
         if known:
             make_due(first)
-        second = Obeying(run_stage, config, takedown, version="c2", previous=first).finish()
+        second = TakedownCycle(run_stage, config, takedown, version="c2", previous=first).finish()
         paths = site.paths()
     assert {"/", "/c"} <= set(paths)
     assert not {"/b", "/seed"} & set(paths)
@@ -60,12 +60,12 @@ def test_a_lifted_page_is_due_in_the_next_cycle_without_a_mark(crawl, run_stage,
         both = [site.url("/b"), site.url("/seed")]
         taken = take_down(tmp_path, "t1", urls="\n".join(both))
         first = crawl(config, "c1")
-        second = Obeying(run_stage, config, taken, version="c2", previous=first).finish()
+        second = TakedownCycle(run_stage, config, taken, version="c2", previous=first).finish()
         assert [second.urls()[url]["next_due"] for url in both] == [None, None]
         lifting = take_down(tmp_path, "t2", taken, lift="\n".join(both))
         site.requests.clear()
         one_each = config.model_copy(update={"max_pages": 1})
-        third = Obeying(run_stage, one_each, lifting, version="c3", previous=second).finish()
+        third = TakedownCycle(run_stage, one_each, lifting, version="c3", previous=second).finish()
         (asked,) = [path for path in site.paths() if path != "/robots.txt"]
     tried, waiting = sorted((third.urls()[url] for url in both), key=lambda row: row["url"] != site.url(asked))
     assert (tried["status"], waiting["status"]) == (crawldb.NOT_MODIFIED, crawldb.FETCHED)
@@ -76,7 +76,7 @@ def test_a_lifted_page_is_due_in_the_next_cycle_without_a_mark(crawl, run_stage,
 def test_a_domain_taken_down_gets_no_request(run_stage, tmp_path):
     with Site({"/": "home"}) as site:
         takedown = take_down(tmp_path, domains=authority(site.url()).partition(":")[0])
-        Obeying(run_stage, config_for(site), takedown).fetch_all()
+        TakedownCycle(run_stage, config_for(site), takedown).fetch_all()
         assert site.requests == []
 
 
@@ -90,7 +90,7 @@ def test_why_names_the_takedown_first(tmp_path):
 
 
 def make_due(cycle):
-    """Lets all pages of a cycle be due now."""
+    """Makes all pages of a cycle due."""
     for artifact in cycle.crawldb:
         table = artifact.table(crawldb.URLS_FILE)
         at = table.schema.get_field_index("next_due")

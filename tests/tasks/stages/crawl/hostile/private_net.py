@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.tasks.stages.crawl.hostile.name_server import CNAME, SERVFAIL, A, NameServer, Said, addresses
+from tests.tasks.stages.crawl.hostile.name_server import CNAME, SERVFAIL, A, DnsAnswer, NameServer, addresses
 from tests.tasks.stages.crawl.hostile.web import Web, page, redirect
 
 PUBLIC, SECOND, THIRD, NAMES = "93.184.216.34", "93.184.216.35", "93.184.216.36", "93.184.216.53"
@@ -61,10 +61,10 @@ NAMED = ("private.example", "loop.example", "mixed.example", "mixed6.example", "
 def rebinding(name):
     """Public at the first look-up, private at all others; no time to live."""
 
-    def said(kind, before):
-        return Said() if kind == "AAAA" else addresses(name, "10.0.0.1" if before else SECOND, ttl=0)
+    def answer(kind, before):
+        return DnsAnswer() if kind == "AAAA" else addresses(name, "10.0.0.1" if before else SECOND, ttl=0)
 
-    return said
+    return answer
 
 
 ZONE = {
@@ -76,10 +76,10 @@ ZONE = {
     "mixed.example": addresses("mixed.example", SECOND, "192.168.1.1"),
     "mixed6.example": addresses("mixed6.example", SECOND, "fc00::1"),
     "metadata.example": addresses("metadata.example", "169.254.169.254"),
-    "alias.example": Said([("alias.example", CNAME, 60, "in.example"), ("in.example", A, 60, "10.0.0.1")]),
-    "circle.example": Said([("circle.example", CNAME, 60, "circle.example")]),
-    "silent.example": Said(silent=True),
-    "broken.example": Said(code=SERVFAIL),
+    "alias.example": DnsAnswer([("alias.example", CNAME, 60, "in.example"), ("in.example", A, 60, "10.0.0.1")]),
+    "circle.example": DnsAnswer([("circle.example", CNAME, 60, "circle.example")]),
+    "silent.example": DnsAnswer(silent=True),
+    "broken.example": DnsAnswer(code=SERVFAIL),
     "rebind.example": rebinding("rebind.example"),
     **{f"r{number}.example": addresses(f"r{number}.example", SECOND) for number in range(64)},
     **{f"q{number}.example": addresses(f"q{number}.example", THIRD) for number in range(64)},

@@ -3,11 +3,11 @@
 import socket
 from contextlib import closing
 
-from tests.tasks.stages.crawl.hostile.web import Authority, page
+from tests.tasks.stages.crawl.hostile.web import CertificateAuthority, page
 
 
 def test_only_a_certificate_for_the_host_name_is_accepted(web, crawl, tmp_path):
-    authority = Authority(tmp_path)
+    authority = CertificateAuthority(tmp_path)
     contexts = {
         "good": authority.server("good.localhost"),
         "expired": authority.server("expired.localhost", expired=True),
@@ -42,5 +42,5 @@ def test_only_a_certificate_for_the_host_name_is_accepted(web, crawl, tmp_path):
 
 
 def test_an_untrusted_certificate_authority_is_refused(web, crawl, tmp_path):
-    host = web.host(page(b"x"), tls=Authority(tmp_path).server("good.localhost"), name="good.localhost")
+    host = web.host(page(b"x"), tls=CertificateAuthority(tmp_path).server("good.localhost"), name="good.localhost")
     assert crawl(host).reason(host) == "tls"

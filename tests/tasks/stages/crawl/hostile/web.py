@@ -179,7 +179,7 @@ def endless(head: bytes, piece: bytes, pause_s: float = 0.0) -> Callable[[str], 
 _DAY = timedelta(days=1)
 
 
-class Authority:
+class CertificateAuthority:
     """Issues certificates into `folder`; who trusts `file` trusts them."""
 
     def __init__(self, folder: Path) -> None:

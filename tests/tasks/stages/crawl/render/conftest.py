@@ -10,7 +10,7 @@ from aiohttp.abc import AbstractResolver
 from tasks.core.errors import InputError
 from tasks.stages.crawl.config import RenderConfig
 from tasks.stages.crawl.render.proxy import AddressGuard
-from tests.tasks.stages.crawl.site import Inside
+from tests.tasks.stages.crawl.site import PrivateServer
 
 QUICK = {"settle_ms": 300, "timeout_s": 10.0}
 
@@ -29,7 +29,7 @@ def chromium() -> str:
 
 @pytest.fixture
 def inside():
-    server = Inside()
+    server = PrivateServer()
     yield server
     server.close()
 

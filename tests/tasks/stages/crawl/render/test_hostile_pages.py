@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tasks.stages.crawl.render.proxy import AddressGuard
-from tests.tasks.stages.crawl.site import Inside, Site
+from tests.tasks.stages.crawl.site import PrivateServer, Site
 
 
 class Open(AddressGuard):
@@ -77,7 +77,7 @@ def to_inside(inside):
 def test_no_page_reaches_a_private_network(render, inside):
     with Site({"/to-inside": to_inside(inside)}) as site:
         rendered = render(site, WAYS.replace("PORT", str(inside.port)), settle_ms=1000)
-        assert inside.heard == []
+        assert inside.requests == []
         assert b'<p id="said">all tried</p>' in rendered.document.html
         assert "/to-inside" in site.paths()
     for server in (f"127.0.0.1:{inside.port}", "169.254.169.254", "trick.example", "trick.example:443"):
@@ -88,10 +88,10 @@ def test_without_the_guard_the_page_reaches_the_private_network(render, inside):
     with Site({"/to-inside": to_inside(inside)}) as site:
         render(site, WAYS.replace("PORT", str(inside.port)), guard=Open, settle_ms=1000)
     ways = {"fetch", "redirected", "name", "trick", "xhr", "socket", "events", "worker", "script", "style", "module"}
-    assert {f"/{way}" for way in ways} <= set(inside.heard)
+    assert {f"/{way}" for way in ways} <= set(inside.requests)
     # What is refused whoever is asked: other windows and frames, other addresses of this one, all but GET.
     never = {"popup", "iframe", "object", "embed", "form", "post", "beacon", "ping", "refresh", "location", "image"}
-    assert not {f"/{way}" for way in never} & set(inside.heard)
+    assert not {f"/{way}" for way in never} & set(inside.requests)
 
 
 DATAGRAMS = """<p id="said">waiting</p><script>
@@ -133,7 +133,7 @@ def send(render, inside, monkeypatch):
             monkeypatch.setattr(browser, "_REMOVE_APIS", "")
         with Site({}) as site:
             rendered = render(site, DATAGRAMS.replace("PORT", str(inside.port)), settle_ms=2500)
-        return rendered.document.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.heard
+        return rendered.document.html.partition(b'<p id="said">')[2].partition(b"</p>")[0], inside.requests
 
     return run
 
@@ -143,9 +143,9 @@ def test_no_datagram_leaves_the_browser_because_the_page_apis_are_removed(send):
 
 
 def test_no_datagram_leaves_the_browser_because_its_flags_forbid_it(send):
-    tried, heard = send(script=False)
+    tried, requests = send(script=False)
     assert tried != b"tried 0"
-    assert heard == []
+    assert requests == []
 
 
 def test_without_both_protections_datagrams_leave_the_browser(send):
@@ -172,12 +172,12 @@ def test_an_https_site_needs_a_valid_certificate(render, tmp_path, monkeypatch, 
         monkeypatch.setattr(browser, "FLAGS", (*browser.FLAGS, "--ignore-certificate-errors"))
     page = """<p id="said"></p><script>
     fetch("/data").then(one => one.text()).then(text => { said.textContent = text; })</script>"""
-    server = Inside(self_signed(tmp_path, "shop.example"))
+    server = PrivateServer(self_signed(tmp_path, "shop.example"))
     try:
         rendered = render(server, page, url="https://shop.example/", guard=Shop)
     finally:
         server.close()
-    assert set(server.heard) == {"/data" if trusted else "tcp"}
+    assert set(server.requests) == {"/data" if trusted else "tcp"}
     assert (b'<p id="said">hi</p>' in rendered.document.html) is trusted
 
 
