@@ -1,8 +1,8 @@
 """Base classes of annotators and filters.
 
-An annotator measures: the stage `annotate` writes the values it returns as one column. A filter judges: from measured
-values it computes which documents the stage `consolidate` drops. So a changed limit needs no new pass over the texts.
-Neither changes a document.
+An annotator measures documents: the stage `annotate` writes its results as one column. A filter computes from these
+values which documents the stage `consolidate` drops, so a changed limit needs no new pass over the texts. Neither
+changes a document.
 """
 
 from collections.abc import Iterator, Mapping

@@ -80,9 +80,9 @@ LAST = frozenset("—–" + _PUNCT + QUOTES)
 _DOTS = re.compile(r"\.\.+")
 _DOTS_END = re.compile(r"\.\.+\Z")
 _UNIT_END = re.compile(
-    r"(?<=[0-9])(?:" + "|".join(re.escape(one) for one in (*_DOLLARS, *_CURRENCY, *_UNITS.split())) + r")\Z"
+    r"(?<=[0-9])(?:" + "|".join(re.escape(unit) for unit in (*_DOLLARS, *_CURRENCY, *_UNITS.split())) + r")\Z"
 )
-_UNIT_LAST = frozenset(one[-1] for one in (*_UNITS, *_CURRENCY))
+_UNIT_LAST = frozenset(unit[-1] for unit in (*_UNITS, *_CURRENCY))
 _POSSESSIVE = ("'s", "'S", "’s", "’S")
 # Maximum number of marks that are joined again: the longest emoticon.
 _LONGEST = 5

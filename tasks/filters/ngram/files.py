@@ -141,7 +141,7 @@ def write_arpa(ngrams: Ngrams, write: Callable[[bytes], object]) -> None:
         write(f"\n\\{n}-grams:\n".encode())
         for begin in range(0, len(level.prob), _LINES):
             part = slice(begin, begin + _LINES)
-            columns = [words.take(pa.array(level.rows[part, place])) for place in range(n)]
+            columns = [words.take(pa.array(level.rows[part, column])) for column in range(n)]
             fields = [pa.array(level.prob[part]).cast(pa.string()), pc.binary_join_element_wise(*columns, " ")]
             if n < len(ngrams.levels):
                 fields.append(pa.array(level.back[part]).cast(pa.string()))
@@ -189,8 +189,8 @@ def _add_rows(level: Level, rows: NDArray[np.int32], below: Level) -> Level:
 def _row_keys(rows: NDArray[np.int32]) -> NDArray[np.uint64]:
     """Returns a hash of each n-gram; the probability of a collision among ten million n-grams is 3e-6."""
     keys = np.zeros(len(rows), np.uint64)
-    for place in range(rows.shape[1]):
-        mixed = (keys + rows[:, place].astype(np.uint64) + np.uint64(1)) * _MIXER
+    for column in range(rows.shape[1]):
+        mixed = (keys + rows[:, column].astype(np.uint64) + np.uint64(1)) * _MIXER
         keys = mixed ^ (mixed >> np.uint64(29))
     return keys
 

@@ -227,9 +227,9 @@ class FoldedText:
 
     def back(self, span: PiiSpan) -> PiiSpan:
         """Returns the span with positions in the original text."""
-        return span._replace(start=self._place(span.start), end=self._place(span.end - 1) + 1)
+        return span._replace(start=self._original_position(span.start), end=self._original_position(span.end - 1) + 1)
 
-    def _place(self, at: int) -> int:
+    def _original_position(self, at: int) -> int:
         return at + self._shift[bisect_right(self._after, at)]
 
 

@@ -80,13 +80,13 @@ def merge(tables: Iterable[pa.Table], most: int) -> pa.Table:
     return merged
 
 
-def page(funnel: pa.Table, hosts: pa.Table, shown: pa.Table) -> bytes:
+def page(funnel: pa.Table, hosts: pa.Table, sampled: pa.Table) -> bytes:
     """Returns the page as HTML in UTF-8, without scripts and external resources.
 
     It has neither recipe name nor version, so that the same documents give the same bytes under any name.
     """
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
-    for row in shown.to_pylist():
+    for row in sampled.to_pylist():
         by_reason.setdefault(row["reason"], []).append(row)
     counts = {row["reason"]: row["documents"] for row in totals(funnel, ["reason"])}
     total, kept = sum(counts.values()), counts.get("", 0)
@@ -193,13 +193,13 @@ def _beginning(text: str, most: int) -> str:
 
 def _lists_as_lengths(judged: pa.Table) -> pa.Table:
     """Replaces lists with their lengths, because a list may have an entry for each line of a text."""
-    for place, name in enumerate(judged.column_names):
-        whole = judged.column(place).combine_chunks()
-        names = [field.name for field in whole.type]
-        fields = [pc.struct_field(whole, field) for field in names]
-        short = [pc.list_value_length(column) if pa.types.is_list(column.type) else column for column in fields]
-        shortened = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(whole))
-        judged = judged.set_column(place, name, shortened)
+    for index, name in enumerate(judged.column_names):
+        column = judged.column(index).combine_chunks()
+        names = [field.name for field in column.type]
+        fields = [pc.struct_field(column, field) for field in names]
+        short = [pc.list_value_length(field) if pa.types.is_list(field.type) else field for field in fields]
+        shortened = pa.StructArray.from_arrays(short, names=names, mask=pc.is_null(column))
+        judged = judged.set_column(index, name, shortened)
     return judged
 
 

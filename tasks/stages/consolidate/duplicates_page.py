@@ -186,7 +186,7 @@ def _sequences(words: Sequence[str], size: int) -> dict[tuple[str, ...], list[in
 def _runs(
     words: Sequence[str], own: Mapping[tuple[str, ...], list[int]], others: Set[tuple[str, ...]], size: int
 ) -> list[tuple[str, bool]]:
-    shared = {begin + place for sequence in own.keys() & others for begin in own[sequence] for place in range(size)}
+    shared = {begin + offset for sequence in own.keys() & others for begin in own[sequence] for offset in range(size)}
     runs: list[tuple[str, bool]] = []
     index = 0
     for word in words:

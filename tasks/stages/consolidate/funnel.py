@@ -84,8 +84,8 @@ def add_hosts(tables: Iterable[pa.Table]) -> pa.Table:
     """Returns the sum of several tables of HOSTS, sorted by descending documents, then by host."""
     rows = pa.concat_tables([HOSTS.empty_table(), *(table.cast(HOSTS) for table in tables)])
     summed = rows.group_by("host").aggregate([(name, "sum") for name in HOSTS.names[1:]])
-    named = summed.rename_columns(HOSTS.names).cast(HOSTS)
-    return named.sort_by([("documents", "descending"), ("host", "ascending")]).combine_chunks()
+    renamed = summed.rename_columns(HOSTS.names).cast(HOSTS)
+    return renamed.sort_by([("documents", "descending"), ("host", "ascending")]).combine_chunks()
 
 
 def totals(funnel: pa.Table, keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -188,8 +188,8 @@ def _bars(axes: "Axes", counts: list[tuple[str, int]], title: str, color: str) -
 
 
 def _label(axes: "Axes", names: list[str], numbers: list[int], title: str) -> None:
-    for place, number in enumerate(numbers):
-        axes.annotate(f" {number:,}", (number, place), va="center")
+    for index, number in enumerate(numbers):
+        axes.annotate(f" {number:,}", (number, index), va="center")
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, max([*numbers, 1]) * 1.2)

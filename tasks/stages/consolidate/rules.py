@@ -144,7 +144,8 @@ def reasons(
     """
     broken = attributes.column("error").is_valid().to_numpy(zero_copy_only=False)
     reasons_by_row: list[list[str]] = [
-        [TAKEDOWN] if taken else [POISON] if failed else [] for taken, failed in zip(taken_down, broken, strict=True)
+        [TAKEDOWN] if is_taken_down else [POISON] if is_broken else []
+        for is_taken_down, is_broken in zip(taken_down, broken, strict=True)
     ]
     readable = ~taken_down & ~broken
     for limits, rows in _by_limits(config, sources, readable & in_scope(config, sources)):

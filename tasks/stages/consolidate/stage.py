@@ -131,13 +131,13 @@ def _write_whole(config: ConsolidateConfig, aligned: AlignedParts, names: list[s
         return
     funnel = add(aligned.own(f"counts/{name}.parquet") for name in names)
     hosts = add_hosts(aligned.own(f"hosts/{name}.parquet") for name in names)
-    shown = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
+    sampled = audit.merge((aligned.own(f"samples/{name}.parquet") for name in names), config.samples)
     with output.part("whole", conserved=False) as part:
         for path, table in (("funnel.parquet", funnel), ("hosts.parquet", hosts)):
             with part.file(path, rows=table.num_rows) as file:
                 pq.write_table(table, file, compression="zstd", compression_level=3)
         with part.file("audit.html") as file:
-            file.write(audit.page(funnel, hosts, shown))
+            file.write(audit.page(funnel, hosts, sampled))
         duplicates_page.write_page(aligned, part, names)
 
 
@@ -151,15 +151,17 @@ def consolidate_part(
     part.count_in(documents.num_rows)
     taken_down = aligned.taken_down(name, documents.num_rows)
     resolved = copies_in_part(aligned, copies, number)
-    found = verdicts(config, documents.column("source"), judged, resolved, duplicates, taken_down)
-    is_kept = found.is_kept
+    results = verdicts(config, documents.column("source"), judged, resolved, duplicates, taken_down)
+    is_kept = results.is_kept
     part.metric("promoted", pc.sum(duplicates.filter(is_kept).column("duplicate_of").is_valid()).as_py() or 0)
     documents = _scored(documents, judged)
-    _write_kept(config, part, documents.filter(is_kept), judged.filter(is_kept), [tier for tier in found.tiers if tier])
-    _write_rejected(config, part, documents, judged, found)
-    _write_counts(aligned, part, documents, found)
-    _write_samples(config, part, documents, judged, found.reasons)
-    duplicates_page.write_copies(config, aligned, part, documents, judged, found.first, taken_down)
+    _write_kept(
+        config, part, documents.filter(is_kept), judged.filter(is_kept), [tier for tier in results.tiers if tier]
+    )
+    _write_rejected(config, part, documents, judged, results)
+    _write_counts(aligned, part, documents, results)
+    _write_samples(config, part, documents, judged, results.reasons)
+    duplicates_page.write_copies(config, aligned, part, documents, judged, results.first, taken_down)
 
 
 def _scored(documents: pa.Table, judged: pa.Table) -> pa.Table:
@@ -190,17 +192,17 @@ def _write_kept(config: ConsolidateConfig, part: Part, kept: pa.Table, judged: p
 
 
 def _write_rejected(
-    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, found: Verdicts
+    config: ConsolidateConfig, part: Part, documents: pa.Table, judged: pa.Table, results: Verdicts
 ) -> None:
-    is_dropped = pc.invert(found.is_kept)
+    is_dropped = pc.invert(results.is_kept)
     dropped = documents.filter(is_dropped)
-    reasons = [row for row in found.reasons if row]
+    reasons = [row for row in results.reasons if row]
     for first, *_ in reasons:
         part.reject(first)
     values = {
         "reason": pa.array([row[0] for row in reasons], pa.string()),
         "reasons": pa.array(reasons, pa.list_(pa.string())),
-        "duplicate_of": pa.array(found.duplicate_of, pa.string()).filter(is_dropped),
+        "duplicate_of": pa.array(results.duplicate_of, pa.string()).filter(is_dropped),
     }
     columns = [values[name] if name in values else dropped.column(name).combine_chunks() for name in REJECTED.names]
     rows = pa.table(columns, schema=REJECTED)
@@ -222,10 +224,10 @@ def _index_keys(rows: pa.Table) -> Iterator[tuple[int, int]]:
         yield key_index.key_of(key_index.URL, url), row
 
 
-def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found: Verdicts) -> None:
+def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, results: Verdicts) -> None:
     sizes = pc.binary_length(documents.column("text"))
-    first = found.first
-    verdict_columns = [[step_of(reason) for reason in first], first, found.tiers]
+    first = results.first
+    verdict_columns = [[step_of(reason) for reason in first], first, results.tiers]
     columns = [
         *(documents.column(name) for name in ("source", "language")),
         *(pa.array(column) for column in verdict_columns),
@@ -240,7 +242,7 @@ def _write_counts(aligned: AlignedParts, part: Part, documents: pa.Table, found:
         pa.table(rejected_columns).select(OUTCOME.names).cast(OUTCOME),
     ]
     part.table("counts", count(pa.concat_tables(outcomes)), out=False)
-    part.table("hosts", count_hosts(documents.column("host"), found.is_kept, sizes.combine_chunks()), out=False)
+    part.table("hosts", count_hosts(documents.column("host"), results.is_kept, sizes.combine_chunks()), out=False)
 
 
 def _write_samples(

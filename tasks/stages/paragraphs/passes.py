@@ -286,10 +286,10 @@ def _examples(extracted: ArtifactFolder, name: str, ids: pa.ChunkedArray, places
     table = extracted.table(f"documents/{name}.parquet", columns=["url", "text"]).take(pa.array(rows))
     documents = dict(zip(rows, table.to_pylist(), strict=True))
     examples = []
-    for place in places.filter(pc.is_in(places["row"], value_set=pa.array(rows, pa.int32()))).to_pylist():
-        if (place["row"], place["hash"]) in remaining:
-            remaining.remove((place["row"], place["hash"]))  # only its first occurrence in the document
-            document = documents[place["row"]]
-            example = without_personal_data(document["text"][place["begin"] : place["end"]])[:_BEGINNING]
-            examples.append({"hash": place["hash"], "url": document["url"], "example": example})
+    for paragraph in places.filter(pc.is_in(places["row"], value_set=pa.array(rows, pa.int32()))).to_pylist():
+        if (paragraph["row"], paragraph["hash"]) in remaining:
+            remaining.remove((paragraph["row"], paragraph["hash"]))  # only its first occurrence in the document
+            document = documents[paragraph["row"]]
+            example = without_personal_data(document["text"][paragraph["begin"] : paragraph["end"]])[:_BEGINNING]
+            examples.append({"hash": paragraph["hash"], "url": document["url"], "example": example})
     return pa.Table.from_pylist(examples, schema=EXAMPLE)

@@ -220,10 +220,10 @@ def read_sample(task: tuple[ReferenceFile, NDArray[np.int64], NDArray[np.int64]]
     heldout_texts: list[str] = []
 
     def texts() -> Iterator[str]:
-        for place, text in enumerate(unit.texts()):
-            if place in training_places:
+        for index, text in enumerate(unit.texts()):
+            if index in training_places:
                 yield text
-            elif place in heldout_places:
+            elif index in heldout_places:
                 heldout_texts.append(text)
 
     return (to_word_ids(texts() if training_places or heldout_places else ()), heldout_texts)
