@@ -1,4 +1,4 @@
-"""Stage `reconcile`: the estimate of a training run against what it took.
+"""Stage `reconcile`: compares the estimate of a training run with the actual run.
 
 Reads `estimate` and the record of `checkpoint`. Writes `reconciled.json`, rows of {name, planned, real, ratio}, and
 `reconciled.md`.
@@ -17,7 +17,7 @@ VERSION = 1
 
 
 def run(config: PlanConfig, inputs: Inputs, output: Output, engine: Engine) -> Report:
-    """Compares; a run without a clock (of an earlier version) has nothing to compare and makes an empty table."""
+    """Writes the comparison; its table is empty for a run without timings, such as one of an earlier version."""
     planned = json.loads(inputs["estimate"].read("estimate.json"))
     record = inputs["checkpoint"].record
     real = RunPerformance.of(record.metrics)

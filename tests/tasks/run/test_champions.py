@@ -69,7 +69,7 @@ def test_a_verdict_is_valid_only_for_the_champion_it_compared(champions: Champio
     for stage in JUDGED[:3]:
         champions.run(stage, "v2")
     champions.judge("v3", MIDDLE)
-    with pytest.raises(InputError, match=r"is with test/model@v1, and the champion is test/model@v3 by now"):
+    with pytest.raises(InputError, match=r"is with test/model@v1, but the champion is test/model@v3 now"):
         champions.run("promote", "v2")
 
 
