@@ -93,7 +93,7 @@ def what_if(
     """
     names = aligned.names()
     for config in (before, after):
-        check_measured(config, aligned.measured(names[0]), str(aligned.attributes.address))
+        check_measured(config, aligned.attribute_schema(names[0]), str(aligned.attributes.address))
     parts = aligned.parts
     counts: tuple[Counter[_Verdict], Counter[_Verdict]] = (Counter(), Counter())
     rejections = Counter[tuple[str, str]]()
