@@ -236,7 +236,10 @@ class UrlOrder:
     def _load(self, start: Iterable[Candidate]) -> None:
         """Queues the fetch list."""
         listed: dict[str, list[tuple[QueuedUrl, Candidate]]] = {}
-        rows = [(QueuedUrl(front_of(one.score), one.depth, one.hops, one.url), one) for one in start]
+        rows = [
+            (QueuedUrl(front_of(candidate.score), candidate.depth, candidate.hops, candidate.url), candidate)
+            for candidate in start
+        ]
         for queued, candidate in sorted(rows, key=lambda row: row[0][1:]):
             target = link(candidate.url)
             reason = self.traps.refuses(target)

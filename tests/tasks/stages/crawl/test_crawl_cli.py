@@ -68,10 +68,10 @@ def ask(crawled, capsys):
 
 
 def test_the_crawl_db_is_counted_by_status_over_all_partitions(ask):
-    found = ask("crawldb", "--json")
-    assert found["artifacts"] == ["asked/crawldb/p0@c1", "asked/crawldb/p1@c1"]
-    assert found["urls"] == 14
-    counts = {row["status"]: (row["urls"], row["failing"]) for row in found["rows"]}
+    result = ask("crawldb", "--json")
+    assert result["artifacts"] == ["asked/crawldb/p0@c1", "asked/crawldb/p1@c1"]
+    assert result["urls"] == 14
+    counts = {row["status"]: (row["urls"], row["failing"]) for row in result["rows"]}
     assert counts == {"db_fetched": (10, 0), "db_gone": (2, 0), "db_unfetched": (2, 2)}
     text = ask("crawldb")
     assert text.startswith("14 URLs in asked/crawldb/p0@c1, ")
@@ -117,16 +117,16 @@ def test_why_prints_one_line_per_url_for_many_urls(ask, crawled, tmp_path, monke
     assert urls == (f"{start}/1", f"{start}/5", f"{start}/never", "mailto:a@b.example")
     begins = ("not now: not due", "not now: http_404", "unknown: ", "never: ")
     assert all(said.startswith(begin) for said, begin in zip(verdicts, begins, strict=True))
-    found = ask("why", "--json", f"{start}/1", f"{start}/5")
-    assert [one["known"]["status"] for one in found] == ["db_fetched", "db_gone"]
+    result = ask("why", "--json", f"{start}/1", f"{start}/5")
+    assert [one["known"]["status"] for one in result] == ["db_fetched", "db_gone"]
     assert shell.main(["why", "--recipe", str(crawled[0]), f"@{tmp_path}/none"]) == 2
 
 
 def test_status_from_the_shell(ask):
     assert ask("status").startswith("asked@c1\n  inject done ")
-    found = ask("status", "--json", "--version", "c1")
-    assert [one["member"] for one in found["partitions"]] == ["p0", "p1"]
-    assert found["stages"]["publish"]
+    result = ask("status", "--json", "--version", "c1")
+    assert [one["member"] for one in result["partitions"]] == ["p0", "p1"]
+    assert result["stages"]["publish"]
 
 
 @pytest.fixture
@@ -140,8 +140,8 @@ def aged(crawled, tmp_path):
 
 
 def keep_reasons(store, keep=1, days=0, now=None):
-    found = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
-    return {one.version: one.keep_reason for one in found}
+    result = crawldb.generations(store, "asked", keep, timedelta(days=days), now)
+    return {one.version: one.keep_reason for one in result}
 
 
 def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, crawled, capsys):
@@ -161,8 +161,8 @@ def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, craw
     assert "would be removed" in capsys.readouterr().out
     assert store.exists("asked/crawldb/p0/c2/urls.parquet")
     assert shell.main([*ask, "--remove", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(row["version"], row["removed"]) for row in told] == [("c3", False), ("c2", True), ("c1", False)]
+    result = json.loads(capsys.readouterr().out)
+    assert [(row["version"], row["removed"]) for row in result] == [("c3", False), ("c2", True), ("c1", False)]
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
     assert {path.rpartition("/")[2] for path in left} == {".artifact.json", crawldb.MARK}
     assert keep_reasons(store) == needed

@@ -69,9 +69,9 @@ def test_a_stopped_fetch_commits_its_open_file(tmp_path):
         process = cycle.start(folder, config)
         wait_until(lambda: len(site.requests) >= 12, process)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=20)
         assert process.returncode != 0
-        assert b"TransientError" in said
+        assert b"TransientError" in stderr
         before = len(site.requests)
         resumed = cycle.fetch(folder, config)
         assert len(site.requests) - before == 32 - before + 2  # robots.txt and tdmrep.json again, no page
@@ -86,10 +86,10 @@ def test_a_concurrent_second_attempt_loses_nothing(tmp_path):
         whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
         attempts = [cycle.start(folder, config) for _ in range(2)]
-        said = [attempt.communicate(timeout=60)[1] for attempt in attempts]
+        outputs = [attempt.communicate(timeout=60)[1] for attempt in attempts]
         codes = [attempt.returncode for attempt in attempts]
         assert 0 in codes or segment_in(folder) is None
-        for code, text in zip(codes, said, strict=True):
+        for code, text in zip(codes, outputs, strict=True):
             assert not code or "TransientError" in text.decode(), text.decode()
         try:
             cycle.fetch(folder, config)
@@ -218,9 +218,9 @@ def test_a_fetch_stopped_during_a_store_outage_leaves_its_captures_to_the_next_a
         start_outage(s3)
         wait_until(lambda: len(site.requests) >= 16, process)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=40)
+        _, stderr = process.communicate(timeout=40)
         assert process.returncode != 0
-        assert b"has not accepted the last captures" in said
+        assert b"has not accepted the last captures" in stderr
         before = len(site.requests)
         s3.faults.calm()
         resumed = cycle.fetch(folder, config)

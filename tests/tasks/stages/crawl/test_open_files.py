@@ -72,10 +72,10 @@ def test_a_thousand_concurrent_hosts_fit_into_1024_open_files(tmp_path):
         cycle(tmp_path, config)
         process = start(tmp_path, config)
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
-        said = process.communicate(timeout=300)[1].decode()
-    assert process.returncode == 0, said
-    assert "Too many open files" not in said
-    assert f"this process may have {LIMIT} files open" in said
+        stderr = process.communicate(timeout=300)[1].decode()
+    assert process.returncode == 0, stderr
+    assert "Too many open files" not in stderr
+    assert f"this process may have {LIMIT} files open" in stderr
     assert {row[0] for row in logged(segment_in(tmp_path)).values()} == {"fetch_success"}
     assert len(logged(segment_in(tmp_path))) == HOSTS
 

@@ -83,9 +83,9 @@ def test_a_domain_taken_down_gets_no_request(run_stage, tmp_path):
 def test_why_names_the_takedown_first(tmp_path):
     take_down(tmp_path, urls="http://a.net/x", reason="the author asked for it")
     config = CrawlConfig(seeds=("http://a.net/",), contact="https://a.net/")
-    found = why(Store(str(tmp_path)), "test", config, "https://www.a.net/x")
-    assert found["obstacles"][0]["by"] == "takedown"
-    assert "test/takedown@t1 of 2026-11-21T09:30:00+00:00 (the author asked for it)" in found["verdict"]
+    facts = why(Store(str(tmp_path)), "test", config, "https://www.a.net/x")
+    assert facts["obstacles"][0]["by"] == "takedown"
+    assert "test/takedown@t1 of 2026-11-21T09:30:00+00:00 (the author asked for it)" in facts["verdict"]
     assert why(Store(str(tmp_path)), "test", config, "http://a.net/y")["obstacles"] == []
 
 

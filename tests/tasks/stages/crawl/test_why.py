@@ -56,14 +56,14 @@ Disallow: /noai
 
 def pages():
     links = "<a href=/private/a>x</a><a href=/noai/b>x</a><a href=/gone>x</a><a href=/paid>x</a><a href=/sick>x</a>"
-    found = {
+    by_path = {
         "/": links + "".join(f"<a href=/p/{n}>x</a>" for n in range(5)),
         "/p/1": '<link rel=license href="/cc">one',
     }
-    found |= {f"/p/{n}": f"page {n}" for n in (0, 2, 3, 4)}
-    found["/paid"] = lambda _: web.Response(status=402)
-    found["/sick"] = lambda _: web.Response(status=500)
-    return found
+    by_path |= {f"/p/{n}": f"page {n}" for n in (0, 2, 3, 4)}
+    by_path["/paid"] = lambda _: web.Response(status=402)
+    by_path["/sick"] = lambda _: web.Response(status=500)
+    return by_path
 
 
 def run(recipe, version, stages=("inject", "rank", "generate", "fetch", "render", "update", "publish")):
@@ -96,20 +96,20 @@ def ask(asked):
 
 
 def test_a_captured_page_has_its_next_due_time_and_capture_location(ask, asked):
-    found = ask(asked[1].url("/p/1"))
-    assert found["verdict"].startswith("not now: not due: it was fetched")
-    assert found["known"]["status"] == "db_fetched"
-    assert found["known"]["warc_path"].startswith("asked/segment/p0/c1/warc/")
-    assert found["tried"]["http_status"] == 200
-    assert found["found_on"] == [asked[1].url("/")]
-    assert found["pace"]["cap"] == 40
-    assert found["pace"]["reasons"]["captured"] == 6
-    assert found["policy"]["headers"] == ["Accept-Language", "X-Key"]
-    assert found["artifacts"] == {kind: f"asked/{name}@c1" for kind, name in KINDS.items()}
-    text = render(found)
+    facts = ask(asked[1].url("/p/1"))
+    assert facts["verdict"].startswith("not now: not due: it was fetched")
+    assert facts["known"]["status"] == "db_fetched"
+    assert facts["known"]["warc_path"].startswith("asked/segment/p0/c1/warc/")
+    assert facts["tried"]["http_status"] == 200
+    assert facts["found_on"] == [asked[1].url("/")]
+    assert facts["pace"]["cap"] == 40
+    assert facts["pace"]["reasons"]["captured"] == 6
+    assert facts["policy"]["headers"] == ["Accept-Language", "X-Key"]
+    assert facts["artifacts"] == {kind: f"asked/{name}@c1" for kind, name in KINDS.items()}
+    text = render(facts)
     assert "page.license" in text
     assert "at byte" in text
-    assert "s3cret" not in text + json.dumps(found, default=str)
+    assert "s3cret" not in text + json.dumps(facts, default=str)
     later = ask(asked[1].url("/p/1"), now=datetime.now(UTC) + timedelta(days=8))
     assert later["verdict"].startswith("due since")
 
@@ -133,9 +133,9 @@ KINDS = {"seeds": "seeds", "fetchlist": "fetchlist/p0", "segment": "segment/p0",
     ],
 )
 def test_the_verdict_is_the_first_obstacle_of_a_cycle(ask, asked, path, verdict):
-    found = ask(asked[1].url(path))
-    assert found["verdict"].startswith(verdict), found["verdict"]
-    assert verdict in render(found)
+    facts = ask(asked[1].url(path))
+    assert facts["verdict"].startswith(verdict), facts["verdict"]
+    assert verdict in render(facts)
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_a_url_without_a_scheme_matches_the_known_one(ask, asked):
 
 
 def test_all_obstacles_are_listed_in_the_order_of_a_cycle(ask):
-    found = ask("http://10.0.0.1:8080/a.zip")
-    assert [one["by"] for one in found["obstacles"]] == ["scope", "port"]
-    assert "also: port" in render(found)
+    facts = ask("http://10.0.0.1:8080/a.zip")
+    assert [one["by"] for one in facts["obstacles"]] == ["scope", "port"]
+    assert "also: port" in render(facts)
 
 
 def test_quarantined_lines_of_seed_files_are_found(ask, asked):
-    found = ask("http://10.0.0.1/")
-    assert (found["set_aside"]["line"], found["set_aside"]["reason"]) == (3, "private_address")
-    assert "seeds.txt, line 3" in render(found)
+    facts = ask("http://10.0.0.1/")
+    assert (facts["set_aside"]["line"], facts["set_aside"]["reason"]) == (3, "private_address")
+    assert "seeds.txt, line 3" in render(facts)
     assert ask(asked[1].url("/seeded"))["seed"]
 
 
@@ -177,9 +177,9 @@ def test_a_running_cycle_shows_the_position_in_its_list(asked, ask, tmp_path):
     recipe, site = asked
     moved = recipe.override({"name": "moved"})
     run(moved, "c1", ("inject", "rank", "generate"))
-    found = why(open_store(moved), "moved", moved.crawl, site.url("/p/0"))
-    assert found["verdict"].startswith("listed, place ")
-    assert found["listed"]["of"] == 3
+    facts = why(open_store(moved), "moved", moved.crawl, site.url("/p/0"))
+    assert facts["verdict"].startswith("listed, place ")
+    assert facts["listed"]["of"] == 3
     assert why(open_store(moved), "moved", moved.crawl, site.url("/p/3"))["verdict"].startswith("no cycle is complete")
     fresh = recipe.override({"name": "fresh"})
     assert why(open_store(fresh), "fresh", fresh.crawl, site.url("/p/3"))["artifacts"] == {}
@@ -191,9 +191,9 @@ def test_a_running_cycle_shows_the_position_in_its_list(asked, ask, tmp_path):
 def test_denials_come_from_the_fetch_list_if_the_hosts_file_is_unreadable(asked):
     recipe, _ = asked
     away = recipe.override({"crawl.hosts_file": "/nowhere/hosts.toml"})
-    found = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
-    assert found["obstacles"][0]["by"] == "host_denied"
-    assert "cannot be read here; the copy in asked/fetchlist/p0@c1" in found["policy"]["from"]
+    facts = why(open_store(away), away.name, away.crawl, "http://denied.localhost/a")
+    assert facts["obstacles"][0]["by"] == "host_denied"
+    assert "cannot be read here; the copy in asked/fetchlist/p0@c1" in facts["policy"]["from"]
 
 
 def test_hosts_in_back_off_and_at_their_cap_are_reported(run_stage, tmp_path):
@@ -270,13 +270,13 @@ def test_the_reported_rule_agrees_with_the_crawler(shared_data):
             robots = Robots(body, agent)
             for path in paths:
                 url = f"http://h{path}"
-                found = deciding_rule(body, agent, url)
-                assert found.allowed == robots.allows(url), (row["host"], agent, path)
-                assert bool(found.line) == bool(found.rule)
-                if found.line:
+                rule = deciding_rule(body, agent, url)
+                assert rule.allowed == robots.allows(url), (row["host"], agent, path)
+                assert bool(rule.line) == bool(rule.rule)
+                if rule.line:
                     decided += 1
-                    line = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[found.line - 1]
-                    assert found.rule.split(": ", 1)[1].encode() in line, (row["host"], found)
+                    line = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[rule.line - 1]
+                    assert rule.rule.split(": ", 1)[1].encode() in line, (row["host"], rule)
                 if not ai_optout_rule(body, url).allowed:
                     assert robots.ai_optout(url)
                     assert ai_optout_rule(body, url).group

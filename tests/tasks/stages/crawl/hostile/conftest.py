@@ -80,16 +80,16 @@ def crawl(good_web: Web, tmp_path: Path) -> Callable[..., Crawled]:
             "partitions": 1,
             **settings,
         }
-        found = crawl_in(tmp_path / "store", config, environment)
-        assert [url for url in pages if url not in found.captures] == []
+        crawled = crawl_in(tmp_path / "store", config, environment)
+        assert [url for url in pages if url not in crawled.captures] == []
         begins = sorted(good.requests)
         gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(begins)]
         # Seen from a busy test process, which can note one request late and the next in time: hence the mean.
         # test_politeness_proof measures the delay itself.
         assert sum(gaps) >= len(gaps) * DELAY_S / 2
         assert max(gaps) < TIMEOUT_S, "a hostile host held the good one up"
-        assert found.memory["fetch"] < MAX_MEMORY_MB
-        return found
+        assert crawled.memory["fetch"] < MAX_MEMORY_MB
+        return crawled
 
     return run
 

@@ -64,13 +64,13 @@ def test_a_body_is_decoded_within_limits_and_stored_as_received(web, crawl):
     bodies, closed = readable(), unreadable()
     open_hosts, closed_hosts = hosts(bodies), hosts(closed)
     every = {**open_hosts, **closed_hosts}
-    found = crawl(*every.values(), max_depth=1)
+    result = crawl(*every.values(), max_depth=1)
     for name, host in every.items():
         body, _ = {**bodies, **closed}[name]
-        kept = found.captures.get(host.url())
-        assert kept is not None, name
-        assert (kept["bytes"], kept["truncated"]) == (len(body), False), name
-    assert found.reasons(every) == dict.fromkeys(every, "")
+        capture = result.captures.get(host.url())
+        assert capture is not None, name
+        assert (capture["bytes"], capture["truncated"]) == (len(body), False), name
+    assert result.reasons(every) == dict.fromkeys(every, "")
     assert {name for name, host in every.items() if "/found" in host.paths()} == set(bodies)
 
 
@@ -79,5 +79,5 @@ def test_a_bomb_that_is_large_on_the_wire_is_truncated(web, crawl):
     block = gzip.compress(b"\0" * (64 << 20))
     body = block * (1 + (4 << 20) // len(block))
     host = web.host(page(body, "Content-Encoding: gzip"))
-    kept = crawl(host).captures[host.url()]
-    assert (kept["bytes"], kept["truncated"]) == (1 << 20, True)
+    capture = crawl(host).captures[host.url()]
+    assert (capture["bytes"], capture["truncated"]) == (1 << 20, True)

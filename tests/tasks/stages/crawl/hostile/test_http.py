@@ -72,15 +72,15 @@ def test_non_http_is_refused_and_endless_responses_are_truncated(web, crawl):
     slow = {name: web.host(answer) for name, answer in SLOW.items()}
     cut = {name: web.host(answer) for name, answer in ENDLESS.items()}
     short = {name: web.host(answer) for name, answer in SHORT.items()}
-    found = crawl(*refused.values(), *slow.values(), *cut.values(), *short.values())
-    assert found.reasons(refused) == dict.fromkeys(refused, "protocol")
-    assert found.reasons(slow) == dict.fromkeys(slow, "timeout")
+    result = crawl(*refused.values(), *slow.values(), *cut.values(), *short.values())
+    assert result.reasons(refused) == dict.fromkeys(refused, "protocol")
+    assert result.reasons(slow) == dict.fromkeys(slow, "timeout")
     for name, host in cut.items():
-        kept = found.captures[host.url()]
-        assert (kept["truncated"], kept["bytes"]) == (True, 1 << 20), name
+        capture = result.captures[host.url()]
+        assert (capture["truncated"], capture["bytes"]) == (True, 1 << 20), name
     for name, host in short.items():
-        kept = found.captures[host.url()]
-        assert (kept["truncated"], kept["bytes"]) == (True, 5), name
+        capture = result.captures[host.url()]
+        assert (capture["truncated"], capture["bytes"]) == (True, 5), name
     # Three tries each, a second time over a new connection where a kept one was closed; no flood is read to its end.
     for name, host in {**refused, **slow, **cut}.items():
         assert len([path for path in host.paths() if path == "/"]) <= 6, name
@@ -114,11 +114,11 @@ def test_a_valid_response_with_unusual_parts_is_kept(web, crawl):
         "HTTP/2 in words": page(b"x").replace(b"HTTP/1.1", b"HTTP/2"),
     }
     hosts = {name: web.host(answer) for name, answer in answers.items()}
-    found = crawl(*hosts.values())
-    assert found.reasons(hosts) == {**dict.fromkeys(hosts, ""), "bytes behind no body": "http_404"}
-    kept = {name: found.captures[host.url()] for name, host in hosts.items() if name != "bytes behind no body"}
-    assert not any(one["truncated"] for one in kept.values())
-    assert {one["bytes"] for one in kept.values()} == {1, 5}
+    result = crawl(*hosts.values())
+    assert result.reasons(hosts) == {**dict.fromkeys(hosts, ""), "bytes behind no body": "http_404"}
+    captures = {name: result.captures[host.url()] for name, host in hosts.items() if name != "bytes behind no body"}
+    assert not any(one["truncated"] for one in captures.values())
+    assert {one["bytes"] for one in captures.values()} == {1, 5}
 
 
 def fetch(url, monkeypatch=None, **settings):

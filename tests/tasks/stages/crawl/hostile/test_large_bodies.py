@@ -29,6 +29,6 @@ def stalling(path):
 def test_many_concurrent_large_bodies_take_bounded_memory_and_are_all_fetched(web, tmp_path):
     hosts = [web.host(stalling) for _ in range(HOSTS)]
     config = {"seeds": [host.url() for host in hosts], "allow_loopback": True, "delay_s": 0.0, "partitions": 1}
-    found = crawl_in(tmp_path / "store", {**config, "timeout_s": 60, "concurrency": 200, "ai_optouts": []})
-    assert found.memory["fetch"] < MAX_MEMORY_MB
-    assert len(found.captures) == HOSTS
+    result = crawl_in(tmp_path / "store", {**config, "timeout_s": 60, "concurrency": 200, "ai_optouts": []})
+    assert result.memory["fetch"] < MAX_MEMORY_MB
+    assert len(result.captures) == HOSTS

@@ -26,8 +26,8 @@ def linked(count, length):
 def test_countless_links_take_bounded_memory(web, tmp_path):
     host = web.host(linked(5000, 800))
     config = {"seeds": [host.url()], "allow_loopback": True, "delay_s": 0.0, "latency_factor": 0.0, "partitions": 1}
-    found = crawl_in(tmp_path / "store", {**config, "max_pages_per_host": PAGES})
-    assert len(found.captures) == PAGES
-    assert found.memory["fetch"] < MAX_MEMORY_MB
+    result = crawl_in(tmp_path / "store", {**config, "max_pages_per_host": PAGES})
+    assert len(result.captures) == PAGES
+    assert result.memory["fetch"] < MAX_MEMORY_MB
     # More than one part: a single one would hold the links of all pages.
-    assert len(list((found.folder / found.path / "links").iterdir())) > 1
+    assert len(list((result.folder / result.path / "links").iterdir())) > 1

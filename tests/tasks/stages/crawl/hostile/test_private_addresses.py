@@ -15,7 +15,7 @@ import pytest
 APART = ["unshare", "--user", "--map-root-user", "--net"]
 
 
-def in_a_network_of_its_own(store, module="private_net"):
+def run_in_private_network(store, module="private_net"):
     """Runs the crawl of a module of this folder; skips where this machine gives no network namespace."""
     try:
         ready = subprocess.run([*APART, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
@@ -37,10 +37,10 @@ def in_a_network_of_its_own(store, module="private_net"):
 
 def test_no_request_reaches_a_private_address(tmp_path):
     (tmp_path / "store").mkdir()
-    found = in_a_network_of_its_own(tmp_path / "store")
-    assert found["servers"] == 17 * 3 + 5
-    assert found["reached"] == []
-    reasons = {row["url"]: row["reason"] for row in found["rows"]}
+    result = run_in_private_network(tmp_path / "store")
+    assert result["servers"] == 17 * 3 + 5
+    assert result["reached"] == []
+    reasons = {row["url"]: row["reason"] for row in result["rows"]}
 
     captured = {url for url, reason in reasons.items() if not reason}
     assert captured == {f"http://{name}.example/" for name in ("public", "many", "rebind")}
@@ -66,14 +66,14 @@ def test_no_request_reaches_a_private_address(tmp_path):
 
 def test_a_granted_host_is_reachable_and_grants_nothing_to_others(tmp_path):
     (tmp_path / "store").mkdir()
-    found = in_a_network_of_its_own(tmp_path / "store", "intranet_net")
-    assert found["reached"] == sorted(found["granted"])
-    reasons = {row["url"]: row["reason"] for row in found["rows"]}
-    captured = {f"http://{place}/" for place in ("public.example", *found["places"])}
+    result = run_in_private_network(tmp_path / "store", "intranet_net")
+    assert result["reached"] == sorted(result["granted"])
+    reasons = {row["url"]: row["reason"] for row in result["rows"]}
+    captured = {f"http://{place}/" for place in ("public.example", *result["places"])}
     assert {url for url, reason in reasons.items() if not reason} == captured
     refused = {url: reason for url, reason in reasons.items() if reason}
     ports = ("wiki.corp.internal:8081", "10.20.0.6:8080", "port.example:82", "public.example:8080")
     assert {refused.pop(f"http://{place}/") for place in ports} == {"port"}
     assert refused.pop("http://leads.example/") == "redirect"
     assert set(refused.values()) == {"private_address"}
-    assert len(refused) == found["refused"]
+    assert len(refused) == result["refused"]

@@ -29,23 +29,23 @@ def test_a_redirect_target_is_checked_like_any_other_url(web, crawl):
         "304 unasked": page(b"", status="304 Not Modified"),
     }
     hosts = {name: web.host(answer) for name, answer in answers.items()}
-    found = crawl(*hosts.values())
-    assert found.reasons(hosts) == {
+    result = crawl(*hosts.values())
+    assert result.reasons(hosts) == {
         **dict.fromkeys(list(answers)[:5], "redirect"),
         **dict.fromkeys(list(answers)[5:], "redirect_broken"),
         "to 1 MB": "protocol",
     }
     assert inside.connections == 0
-    assert not {host.url() for host in hosts.values()} & set(found.captures)
+    assert not {host.url() for host in hosts.values()} & set(result.captures)
     for name, host in hosts.items():
         assert len(host.paths()) <= 5, name
 
 
 def test_a_chain_of_redirects_ends(web, crawl):
     host = web.host(lambda path: redirect(f"/{int(path[1:] or 0) + 1}", "301 Moved Permanently"))
-    found = crawl(host)
+    result = crawl(host)
     assert [path for path in host.paths() if path not in ("/robots.txt", TDMREP)] == ["/", "/1", "/2", "/3", "/4", "/5"]
-    assert host.url("/5") in found.rows
+    assert host.url("/5") in result.rows
 
 
 def test_hosts_that_redirect_to_each_other_are_abandoned_soon(web, crawl):
@@ -72,8 +72,8 @@ def test_redirects_of_robots_txt_grant_no_permission(web, crawl):
     }
     hosts = {name: web.host(page(b"x"), robots=answer) for name, answer in answers.items()}
     good = web.host(page(b"x"), robots=redirect(f"http:////127.0.0.1:{fetched.port}/robots.txt"))
-    found = crawl(*hosts.values(), good)
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "robots_unavailable")
-    assert found.reason(good) == ""
+    result = crawl(*hosts.values(), good)
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "robots_unavailable")
+    assert result.reason(good) == ""
     assert all(set(host.paths()) == {"/robots.txt"} for host in hosts.values())
     assert chain.paths() == ["/robots.txt", "/1", "/2", "/3", "/4", "/5"]

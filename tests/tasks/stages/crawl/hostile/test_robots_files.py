@@ -84,11 +84,11 @@ def test_robots_files_of_every_kind_allow_forbid_or_postpone(web, crawl):
         return {name: web.host(page(b"x"), robots=answer) for name, answer in robots.items()}
 
     allowed, denied, unavailable, postponed = map(hosts, (allowing(), denying(), UNAVAILABLE, POSTPONED))
-    found = crawl(*allowed.values(), *denied.values(), *unavailable.values(), *postponed.values())
-    assert found.reasons(allowed) == dict.fromkeys(allowed, "")
-    assert found.reasons(denied) == dict.fromkeys(denied, "robots_denied")
-    assert found.reasons(unavailable) == dict.fromkeys(unavailable, "robots_unavailable")
-    assert set(found.reasons(postponed).values()) <= {"robots_unavailable", None}
+    result = crawl(*allowed.values(), *denied.values(), *unavailable.values(), *postponed.values())
+    assert result.reasons(allowed) == dict.fromkeys(allowed, "")
+    assert result.reasons(denied) == dict.fromkeys(denied, "robots_denied")
+    assert result.reasons(unavailable) == dict.fromkeys(unavailable, "robots_unavailable")
+    assert set(result.reasons(postponed).values()) <= {"robots_unavailable", None}
     assert all(host.paths() == ["/robots.txt"] for host in postponed.values())
     for name, host in {**denied, **unavailable}.items():
         assert set(host.paths()) == {"/robots.txt"}, name
@@ -98,9 +98,9 @@ def test_robots_files_of_every_kind_allow_forbid_or_postpone(web, crawl):
 
 def test_a_crawl_delay_of_30_years_postpones_the_host_to_the_next_cycle(web, crawl):
     host = web.host(page(b"x"), robots=text(b"User-agent: *\nCrawl-delay: 1e9"))
-    found = crawl(host, time_box_s=5.0)
+    result = crawl(host, time_box_s=5.0)
     assert host.paths() == ["/robots.txt"]
-    assert found.reason(host) in (None, "host_backoff")
+    assert result.reason(host) in (None, "host_backoff")
 
 
 MAD_PAUSES = {
@@ -120,7 +120,7 @@ def test_any_retry_after_postpones_the_page_to_another_cycle(web, crawl):
     hosts = {
         name: web.host(page(b"", f"Retry-After: {value}", status="503 Busy")) for name, value in MAD_PAUSES.items()
     }
-    found = crawl(*hosts.values())
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "http_503")
-    assert {found.rows[host.url()]["status"] for host in hosts.values()} == {"fetch_retry"}
+    result = crawl(*hosts.values())
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "http_503")
+    assert {result.rows[host.url()]["status"] for host in hosts.values()} == {"fetch_retry"}
     assert all(len(host.paths()) <= 2 + 3 for host in hosts.values())

@@ -32,8 +32,8 @@ def test_an_ip_address_is_requested_at_its_own_pace_without_delaying_others(web,
         # Fewer than there are hosts behind the shared address: whoever waits there must not hold a place.
         "concurrency": 2,
     }
-    found = crawl_in(tmp_path / "store", config)
-    assert len(found.captures) == (HOSTS + 2) * (PAGES + 1)
+    result = crawl_in(tmp_path / "store", config)
+    assert len(result.captures) == (HOSTS + 2) * (PAGES + 1)
     for group in (shared, others):
         at = begins(group)
         # A request is seen a moment after it was sent; the next one may be seen sooner after its own.

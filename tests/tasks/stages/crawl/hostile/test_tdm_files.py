@@ -46,9 +46,9 @@ COSTLY = {
 def test_a_hostile_file_affects_no_page(web, crawl):
     hosts = {name: web.host(page(b"x"), tdm=answer) for name, answer in {**hostile(), **COSTLY}.items()}
     reserved = web.host(page(b"x"), tdm=file(RESERVED))
-    found = crawl(*hosts.values(), reserved)
-    assert found.reasons(hosts) == dict.fromkeys(hosts, "")
-    assert found.reason(reserved) == "ai_optout"
+    result = crawl(*hosts.values(), reserved)
+    assert result.reasons(hosts) == dict.fromkeys(hosts, "")
+    assert result.reason(reserved) == "ai_optout"
     for name, host in hosts.items():
         assert host.paths().count(TDMREP) == {"to itself": 2}.get(name, 1), name
         assert host.sent < 8 << 20, name

@@ -26,8 +26,8 @@ def test_only_a_certificate_for_the_host_name_is_accepted(web, crawl, tmp_path):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         still = web.host(page(b"x"))  # only for its address
         still.scheme, still.port = "https", silent.getsockname()[1]
-        found = crawl(*hosts.values(), plain, still, environment={"SSL_CERT_FILE": str(authority.file)})
-        assert found.reasons(hosts) == {
+        result = crawl(*hosts.values(), plain, still, environment={"SSL_CERT_FILE": str(authority.file)})
+        assert result.reasons(hosts) == {
             "good": "",
             "expired": "tls",
             "self-signed": "tls",
@@ -35,8 +35,8 @@ def test_only_a_certificate_for_the_host_name_is_accepted(web, crawl, tmp_path):
             "huge chain": "tls",
             "long chain": "",
         }
-        assert found.reason(plain) == "tls"
-        assert found.reason(still) == "robots_unavailable"
+        assert result.reason(plain) == "tls"
+        assert result.reason(still) == "robots_unavailable"
     for kind in ("expired", "self-signed", "wrong name", "huge chain"):
         assert hosts[kind].requests == [], "a request was sent over a connection that proves nothing"
 

@@ -55,7 +55,7 @@ def says_not_found(path):
 
 def test_endless_sites_are_abandoned_after_a_few_pages(web, crawl):
     hosts = [web.host(answer) for answer in (growing, calendar, filters, one_page, says_not_found)]
-    found = crawl(*hosts, max_pages_per_host=PAGES, max_queries_per_path=5, max_depth=PAGES)
+    result = crawl(*hosts, max_pages_per_host=PAGES, max_queries_per_path=5, max_depth=PAGES)
     grows, months, shop, same, missing = hosts
 
     assert sorted(grows.paths()) == ["/", TDMREP, "/again/", "/again/again/", "/fine.html", "/robots.txt"]
@@ -63,7 +63,7 @@ def test_endless_sites_are_abandoned_after_a_few_pages(web, crawl):
     assert (len(pages), max(pages)) == (24, f"/events/{datetime.now(UTC).year + 1}/12/")
     assert {f"/article/{number}" for number in range(5)} <= set(shop.paths())
     assert 5 < len([path for path in shop.paths() if path.startswith("/shop")]) <= 5 + 15
-    captured = [url for url in found.captures if url.startswith(same.url())]
+    captured = [url for url in result.captures if url.startswith(same.url())]
     assert len(captured) == 1
-    assert found.reason(missing, "/real") == ""
-    assert {found.reason(missing, f"/missing/{number}") for number in range(5)} == {"soft_404"}
+    assert result.reason(missing, "/real") == ""
+    assert {result.reason(missing, f"/missing/{number}") for number in range(5)} == {"soft_404"}
