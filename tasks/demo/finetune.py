@@ -29,7 +29,7 @@ from tasks.formats.documents.chunks import heading_path
 from tasks.formats.documents.examples import Example, Examples
 from tasks.formats.tokens.exposure import origin_of, tokenizer_of
 from tasks.run.recipe import Recipe, find_recipe
-from tasks.run.trace.text import tunings
+from tasks.run.trace.text import render_tuned
 from tasks.run.trace.trace import PageTrace, trace
 
 RECIPE = "manuals"
@@ -233,7 +233,7 @@ def page_lines(artifacts: RunArtifacts, question: Question) -> Iterator[str]:
     model = artifacts.artifact("finetuned")
     page_trace = trace(artifacts.store, artifacts.recipe, artifacts.version, chunk["url"])
     assert isinstance(page_trace, PageTrace)
-    yield from tunings([tuning for tuning in page_trace.tuned if tuning.model == str(model.address)])[1:]
+    yield from render_tuned([tuning for tuning in page_trace.tuned if tuning.model == str(model.address)])[1:]
     yield f"python -m tasks trace --recipe {artifacts.recipe} --version {artifacts.version} {chunk['url']}"
 
 

@@ -13,7 +13,7 @@ from tasks.core.errors import InputError
 from tasks.core.store import Store
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import TokenFormat
-from tasks.run.trace.graph import Chain
+from tasks.run.trace.graph import LineageReader
 
 _SEQUENCE = re.compile(r"([\w.-]+):(\d+)")
 _STEP = re.compile(r"step:(\d+)")
@@ -147,24 +147,24 @@ def inspect(store: Store, recipe: str, version: str, what: str) -> ShardView | S
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
-        version: version at which the chain of artifacts starts.
+        version: version at which the reader of artifacts starts.
         what: name of a shard ("web-train-00000-000"), a sequence ("web:17") or a step ("step:120").
 
     Raises:
         InputError: there is no such thing, or it has not been made.
     """
-    chain = Chain.follow(store, recipe, version)
-    if "shards" not in chain.artifacts:
+    reader = LineageReader.follow(store, recipe, version)
+    if "shards" not in reader.artifacts:
         raise InputError(f"{recipe}@{version} has no token shards", "run the stage encode first")
     if match := _STEP.fullmatch(what):
-        return _batch(chain, int(match[1]))
+        return _batch(reader, int(match[1]))
     if match := _SEQUENCE.fullmatch(what):
-        return _sequence(chain, match[1], int(match[2]))
-    return _shard(chain, what)
+        return _sequence(reader, match[1], int(match[2]))
+    return _shard(reader, what)
 
 
-def _shard(chain: Chain, name: str) -> ShardView:
-    shard = chain.shards.shard(name)
+def _shard(reader: LineageReader, name: str) -> ShardView:
+    shard = reader.shards.shard(name)
     lengths = shard.lengths
     quantiles = np.quantile(lengths, [0, 0.25, 0.5, 0.75, 1]).astype(int).tolist() if shard.rows else []
     return ShardView(
@@ -174,12 +174,12 @@ def _shard(chain: Chain, name: str) -> ShardView:
         tokens=shard.n_tokens,
         bytes_of_text=int(shard.n_bytes.sum()),
         length_quantiles=quantiles,
-        first_documents=[_stretch(chain, name, row, 0, int(lengths[row])) for row in range(min(_SHOWN, shard.rows))],
+        first_documents=[_stretch(reader, name, row, 0, int(lengths[row])) for row in range(min(_SHOWN, shard.rows))],
     )
 
 
-def _sequence(chain: Chain, source: str, seq_id: int) -> SequenceView:
-    plan = _plan(chain)
+def _sequence(reader: LineageReader, source: str, seq_id: int) -> SequenceView:
+    plan = _plan(reader)
     try:
         rows = plan.slices(source, seq_id).tolist()
     except IndexError as error:
@@ -187,16 +187,16 @@ def _sequence(chain: Chain, source: str, seq_id: int) -> SequenceView:
     slices, pos = [], 0
     for number, row, offset, length in rows:
         name = plan.shards[number]
-        start = offset - chain.shards.shard(name).token_offset(row)
-        slices.append(_stretch(chain, name, row, start, length, pos))
+        start = offset - reader.shards.shard(name).token_offset(row)
+        slices.append(_stretch(reader, name, row, start, length, pos))
         pos += length
     return SequenceView(source, seq_id, plan.seq_len, plan.seq_len - pos, slices)
 
 
-def _batch(chain: Chain, step: int) -> BatchView:
-    run, order, plan = chain.readings.run, chain.readings.order, _plan(chain)
+def _batch(reader: LineageReader, step: int) -> BatchView:
+    run, order, plan = reader.readings.run, reader.readings.order, _plan(reader)
     if run is None or order is None:
-        raise InputError(f"nothing was trained of {chain.recipe} at this version", "run the stage train first")
+        raise InputError(f"nothing was trained of {reader.recipe} at this version", "run the stage train first")
     if step >= run["steps"]:
         raise InputError(f"the run had the steps 0 .. {run['steps'] - 1}, not {step}", "name one of these")
     sequences = []
@@ -207,14 +207,14 @@ def _batch(chain: Chain, step: int) -> BatchView:
     return BatchView(step, plan.seq_len, sequences)
 
 
-def _plan(chain: Chain) -> Plan:
-    if chain.plan is None:
-        raise InputError(f"nothing was packed of {chain.recipe} at this version", "run the stage pack first")
-    return chain.plan
+def _plan(reader: LineageReader) -> Plan:
+    if reader.plan is None:
+        raise InputError(f"nothing was packed of {reader.recipe} at this version", "run the stage pack first")
+    return reader.plan
 
 
-def _stretch(chain: Chain, name: str, row: int, start: int, length: int, pos: int | None = None) -> Stretch:
-    shard = chain.shards.shard(name)
+def _stretch(reader: LineageReader, name: str, row: int, start: int, length: int, pos: int | None = None) -> Stretch:
+    shard = reader.shards.shard(name)
     uid, tokens = shard.uid(row), shard.slice(row, start, length).tolist()
-    text = chain.tokenizer.decode(tokens, skip_special_tokens=False)
-    return Stretch(uid.hex(), chain.url(name, row), name, row, start, length, tokens[:_EXCERPT_TOKENS], text, pos)
+    text = reader.tokenizer.decode(tokens, skip_special_tokens=False)
+    return Stretch(uid.hex(), reader.url(name, row), name, row, start, length, tokens[:_EXCERPT_TOKENS], text, pos)

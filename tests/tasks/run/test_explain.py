@@ -145,7 +145,7 @@ def test_a_text_that_occurs_nowhere_has_no_spans(run: tuple, text: str) -> None:
     answer = explain(run[0], "test", "dev", text)
     found = answer.to_json()
     assert found["spans"] == []
-    assert "no span of 8 tokens or more stands verbatim" in render_explanation(answer)
+    assert "no span of 8 tokens or more occurs verbatim" in render_explanation(answer)
 
 
 def test_a_held_out_page_is_not_among_the_pages(run: tuple) -> None:

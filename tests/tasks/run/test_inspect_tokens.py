@@ -62,7 +62,7 @@ def test_inspecting_a_batch_shows_the_sequences_of_its_step(run: Run) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("step:20", "the run had the steps"),
+        ("step:20", "the run has no step 20"),
         ("web:99999", '"web" has the sequences'),
         ("wbe:1", 'no source "wbe"'),
         ("no-such-train-00000-000", "no token shard is called"),
