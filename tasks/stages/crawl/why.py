@@ -24,9 +24,10 @@ from tasks.formats.web.canonical_url import canonical
 from tasks.formats.web.domain import domain_of, link
 from tasks.formats.web.robots import Reservations, Robots, ai_optout_rule, deciding_rule
 from tasks.formats.web.scope import Scope
-from tasks.formats.web.url import host_and_port, is_trap, origin_of
-from tasks.stages.crawl.config import CrawlConfig, is_loopback
+from tasks.formats.web.url import is_trap, origin_of
+from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.generate import due_of
+from tasks.stages.crawl.hosts.politeness import min_delay_s
 from tasks.stages.crawl.hosts.rules import MAX_AGE
 from tasks.stages.crawl.http.address import Grants, refusal
 from tasks.stages.crawl.inject import REJECTED_FILE, file_of, member, number_of, scope_of
@@ -294,11 +295,11 @@ class FactReader:
             "WHERE host = ? GROUP BY 1"
         )
         counts = lookup.rows("segment", lookup.files("segment", LOG), f"{query} ORDER BY urls DESC, reason", host)
-        delay = self.policy.delay_s(host, config.delay_s)
-        floor = delay if is_loopback(host_and_port(self._link.url)[0]) else max(1.0, delay)
-        slow = config.latency_factor * (row.get("latency_s") or 0.0)
+        floor = min_delay_s(host, config, self.policy)
         return {
-            "delay_s": max(floor, row.get("crawl_delay_s") or 0.0, slow),
+            "delay_s": max(
+                floor, row.get("crawl_delay_s") or 0.0, config.latency_factor * (row.get("latency_s") or 0.0)
+            ),
             **{name: row.get(name) for name in ("crawl_delay_s", "latency_s", "failures", "backoff_until", "traps")},
             "cap": listed["cap"] if listed else self.policy.max_pages(host, config.max_pages_per_host),
             "requests": sum(count["requests"] for count in counts),

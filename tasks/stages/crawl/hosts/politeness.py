@@ -156,14 +156,10 @@ class Politeness:
         """Returns the state of a host; creates it if needed."""
         host = self._hosts.get(authority)
         if host is None:
-            host = self._hosts[authority] = HostState(authority, self._floor(authority))
+            floor_s = min_delay_s(authority, self._config, self._policy)
+            host = self._hosts[authority] = HostState(authority, floor_s)
             self._restore(host)
         return host
-
-    def _floor(self, authority: str) -> float:
-        name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
-        delay = self._policy.delay_s(authority, self._config.delay_s)
-        return delay if is_loopback(name) else max(1.0, delay)
 
     def adjust(self) -> None:
         """Applies changes of the hosts file: hosts that are denied or dropped, and delays.
@@ -174,7 +170,7 @@ class Politeness:
         for host in self._hosts.values():
             host.skip_reason = host.skip_reason or self._policy.skip_reason(host.authority)
             before = host.delay(self._config.latency_factor)
-            host.floor_s = self._floor(host.authority)
+            host.floor_s = min_delay_s(host.authority, self._config, self._policy)
             change = host.delay(self._config.latency_factor) - before
             if host.next_at and (change > 0 or not host.failures):
                 host.next_at += change
@@ -182,7 +178,9 @@ class Politeness:
     def delay_s(self, authority: str) -> float:
         """Returns the delay of any host, in seconds from the end of a request to the start of the next."""
         host = self._hosts.get(authority)
-        return self._floor(authority) if host is None else host.delay(self._config.latency_factor)
+        if host is None:
+            return min_delay_s(authority, self._config, self._policy)
+        return host.delay(self._config.latency_factor)
 
     def hosts(self) -> Mapping[str, HostState]:
         """Returns the states of all hosts used so far, by name."""
@@ -384,6 +382,13 @@ class AddressClocks:
                 del ends[expired]
             self._max_clocks = max(_MIN_CLOCKS, 2 * len(ends))
         return begin
+
+
+def min_delay_s(authority: str, config: CrawlConfig, policy: Policy) -> float:
+    """Returns the delay of a host by hosts file and recipe, in seconds; at least 1 outside loopback."""
+    name = authority.rsplit(":", 1)[0] if authority[-1] != "]" else authority
+    delay = policy.delay_s(authority, config.delay_s)
+    return delay if is_loopback(name) else max(1.0, delay)
 
 
 def retry_after(value: str | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
