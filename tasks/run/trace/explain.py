@@ -301,7 +301,7 @@ def _spans_of(store: Store, reader: LineageReader, version: str) -> Artifact:
 
 
 def _span(
-    reader: LineageReader, earlier: dict[str, LineageReader], index: SpanIndex, text: str, match: TextMatch
+    reader: LineageReader, origins: dict[str, LineageReader], index: SpanIndex, text: str, match: TextMatch
 ) -> ExplainedSpan:
     starts: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for run in match.runs:

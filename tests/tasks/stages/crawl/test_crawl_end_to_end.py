@@ -11,7 +11,7 @@ from warcio.archiveiterator import ArchiveIterator
 from tasks.core.errors import InputError
 from tasks.formats.warc import archive
 from tasks.formats.web.robots import TDMREP
-from tasks.run.trace.cards import refused
+from tasks.run.trace.cards import disallowed_fetches
 from tasks.stages.crawl.config import CrawlConfig
 from tasks.stages.crawl.page import parser
 from tasks.stages.crawl.storage import crawldb
@@ -166,7 +166,8 @@ def test_every_row_that_is_not_fetched_has_a_reason(crawl):
     assert status[site.url("/broken")] == "db_unfetched"
     for segment in cycle.segments:
         assert segment.record.rows_in == segment.record.rows_out + sum(segment.record.rejected.values())
-    assert refused(cycle.warc) == {"robots_denied": 1, "noindex": 1, "ai_optout": 0}, "what a model's card counts"
+    counts = disallowed_fetches(cycle.warc)
+    assert counts == {"robots_denied": 1, "noindex": 1, "ai_optout": 0}, "what a model's card counts"
 
 
 def test_a_linked_pdf_file_becomes_a_document_with_pages(crawl, run_stage):
