@@ -376,21 +376,21 @@ def add_crawl_commands(add: AddCommand) -> None:
     prune.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _add_crawldb(crawldb: argparse.ArgumentParser) -> None:
+def _add_crawldb(command: argparse.ArgumentParser) -> None:
     for name, text in (
         ("status", "such as db_gone; can be repeated, as can the next three options"),
         ("reason", "such as http_404"),
         ("host", "host, host:port or *.domain, as in the hosts file"),
         ("kind", "page, sitemap or feed"),
     ):
-        crawldb.add_argument(f"--{name}", action="append", default=[], metavar=name.upper(), help=text)
-    crawldb.add_argument("--url", default="", metavar="PATTERN", help="pattern of whole URLs, with * and ?")
-    crawldb.add_argument("--due", action="store_true", help="only URLs that are due")
+        command.add_argument(f"--{name}", action="append", default=[], metavar=name.upper(), help=text)
+    command.add_argument("--url", default="", metavar="PATTERN", help="pattern of whole URLs, with * and ?")
+    command.add_argument("--due", action="store_true", help="only URLs that are due")
     # The same as in `tasks.stages.crawl.query`, which takes long to import.
     tops = ("hosts", "domains", "reasons", "statuses", "kinds", "depths")
-    crawldb.add_argument("--top", default="", choices=tops, help="count by this column, the most frequent values first")
-    crawldb.add_argument("--limit", type=int, default=_ROWS, help=f"most rows to show; default: {_ROWS}")
-    crawldb.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--top", default="", choices=tops, help="count by this column, the most frequent values first")
+    command.add_argument("--limit", type=int, default=_ROWS, help=f"most rows to show; default: {_ROWS}")
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _status(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:

@@ -294,8 +294,8 @@ def _passing(
     """Returns the rows of the documents that pass and have a value in `column`, and dedup's verdicts on them."""
     if part.earlier:
         indexed = aligned.earlier(part.name)
-        passes = indexed.column(column).is_valid().to_numpy() & ~aligned.takedown_mask(indexed)
-        verdicts = indexed.filter(pa.array(passes))
+        is_passing = indexed.column(column).is_valid().to_numpy() & ~aligned.takedown_mask(indexed)
+        verdicts = indexed.filter(pa.array(is_passing))
         return verdicts.column("row").to_numpy().astype(np.int64), verdicts
     documents, judged, copies = aligned.part(part.name, ["id", "source", "fetched_at"], config.filters, _COPY)
     has_value = copies.column(column).is_valid()
