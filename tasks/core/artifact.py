@@ -241,7 +241,7 @@ class Artifact(ArtifactFolder):
         """Returns the names of the Parquet files in a folder ("documents/"), without folder and suffix, sorted."""
         return [path.removeprefix(folder).removesuffix(".parquet") for path in self.files(folder)]
 
-    def restricted(self, prefixes: tuple[str, ...]) -> "Artifact":
+    def restricted_to(self, prefixes: tuple[str, ...]) -> "Artifact":
         """Returns the artifact limited to files whose paths begin with one of `prefixes`."""
         return Artifact(self.store, self.address, self.record, prefixes)
 

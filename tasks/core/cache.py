@@ -148,7 +148,7 @@ def claim_copy(path: Path, size: int) -> Iterator[Path | None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_space(size)
     aside = path.with_name(path.name + _PART)
-    lock = _locked(aside)
+    lock = _acquire_lock(aside)
     try:
         yield None if path.exists() else aside
     finally:
@@ -158,7 +158,7 @@ def claim_copy(path: Path, size: int) -> Iterator[Path | None]:
         os.close(lock)
 
 
-def _locked(aside: Path) -> int:
+def _acquire_lock(aside: Path) -> int:
     """Returns a descriptor that holds the lock on the file that `aside` names now."""
     while True:
         lock = os.open(aside, os.O_RDWR | os.O_CREAT, 0o644)

@@ -170,7 +170,7 @@ def parse(
     except ValidationError as error:
         errors = [_explain(model, detail) for detail in _details(error)]
         if all(detail["loc"] for detail in error.errors()):
-            errors += map(_remedied, across(settings))
+            errors += map(_split_remedy, across(settings))
     except TypeError as error:
         finite = "only finite" in str(error)
         errors = [(str(error), "write a finite number" if finite else "write text or a number")]
@@ -252,11 +252,11 @@ def _explain(model: type[Config], detail: Any) -> tuple[str, str]:
         return f"unknown key {field}", nearest(path[-1], valid) if valid else "remove it"
     if detail["type"] == "missing":
         return f"{field} is missing", "add it"
-    cause, remedy = _remedied(": ".join(part for part in (field, _cause(detail)) if part))
+    cause, remedy = _split_remedy(": ".join(part for part in (field, _cause(detail)) if part))
     return cause, remedy or _WRITE.get(detail["type"], "")
 
 
-def _remedied(text: str) -> tuple[str, str]:
+def _split_remedy(text: str) -> tuple[str, str]:
     """Splits a message into (cause, remedy); the remedy is a last clause with a question mark ("did you mean ...?")."""
     cause, _, remedy = text.rpartition(": ") if text.endswith("?") else (text, "", "")
     return cause, remedy

@@ -258,7 +258,7 @@ def _call(item: Any, fn: Callable[[Any], Any], build: frozenset[tuple[str, str |
 
 def dashboard_of(address: str) -> str:
     """Returns the URL of a scheduler's status page; raises TransientError if no scheduler responds."""
-    with _connected(address, timeout=_DASHBOARD_S) as client:
+    with _connect(address, timeout=_DASHBOARD_S) as client:
         has_bokeh = client.get_versions(packages=["bokeh"])["scheduler"]["packages"]["bokeh"]
         return str(client.dashboard_link).removesuffix("/status") + status_path(bool(has_bokeh))
 
@@ -269,7 +269,7 @@ def status_path(has_bokeh: bool) -> str:
 
 
 def _cluster(address: str) -> Iterator[Engine]:
-    with _connected(address, _CONNECT_S) as client:
+    with _connect(address, _CONNECT_S) as client:
         try:
             client.wait_for_workers(1, timeout=_WORKERS_S)
         except TimeoutError:
@@ -284,7 +284,7 @@ def _cluster(address: str) -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def _connected(address: str, timeout: float) -> Iterator[Any]:
+def _connect(address: str, timeout: float) -> Iterator[Any]:
     from dask.distributed import Client
 
     try:

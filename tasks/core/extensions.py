@@ -40,7 +40,7 @@ class Extension:
 
 
 @cache
-def registered(group: str) -> Mapping[str, tuple[Extension, ...]]:
+def extensions_in(group: str) -> Mapping[str, tuple[Extension, ...]]:
     """Returns the extensions of a group by name; several packages may register the same name."""
     by_name: dict[str, list[Extension]] = {}
     for entry in entry_points(group=group):
@@ -52,14 +52,17 @@ def registered(group: str) -> Mapping[str, tuple[Extension, ...]]:
 def packages() -> str:
     """Returns the packages with extensions and their versions; all processes of a run must have the same ones."""
     extensions = (
-        extension for group in (FILTERS, PARSERS) for same_name in registered(group).values() for extension in same_name
+        extension
+        for group in (FILTERS, PARSERS)
+        for same_name in extensions_in(group).values()
+        for extension in same_name
     )
     return ", ".join(sorted({extension.package for extension in extensions})) or "none"
 
 
 def names(group: str, own: Mapping[str, str]) -> list[str]:
     """Returns the names in a group, sorted: the keys of `own` (modules by name) and the names of extensions."""
-    return sorted({*own, *registered(group)})
+    return sorted({*own, *extensions_in(group)})
 
 
 def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple[ModuleType, str]:
@@ -77,7 +80,7 @@ def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple
     Raises:
         Problems: the name is unknown or ambiguous, or the module cannot be imported.
     """
-    matches = registered(group).get(name, ())
+    matches = extensions_in(group).get(name, ())
     if name in own and not matches:
         return import_module(own[name]), ""
     if not matches:
@@ -99,7 +102,7 @@ def module_of(group: str, word: str, name: str, own: Mapping[str, str]) -> tuple
         ) from None
 
 
-def configured(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "") -> C:
+def configure(kind: type[C], name: str, settings: Mapping[str, Any], package: str = "") -> C:
     """Builds an annotator, filter or parser from its settings.
 
     Args:

@@ -93,10 +93,10 @@ class Part:
     def file(self, path: str, rows: int | None = None) -> Iterator[BinaryIO]:
         """Yields a binary file to write at `path` in the artifact; it appears complete or not at all."""
         with self._store.write(f"{self._folder}/{path}") as raw:
-            hashed = _Hashed(raw)
-            yield cast(BinaryIO, hashed)
+            file = _HashingFile(raw)
+            yield cast(BinaryIO, file)
             raw.flush()
-        self._files.append(hashed.entry(path, rows))
+        self._files.append(file.entry(path, rows))
 
     def record(self, *, conserved: bool) -> PartRecord:
         """Writes the quarantined rows and returns the part's record.
@@ -136,7 +136,7 @@ def finite(metrics: Mapping[str, float], where: str) -> dict[str, float]:
     return {name: float(value) for name, value in sorted(metrics.items())}
 
 
-class _Hashed:
+class _HashingFile:
     """A binary file that hashes the bytes written to it. It cannot seek, so the hash is that of the whole file."""
 
     def __init__(self, raw: BinaryIO) -> None:

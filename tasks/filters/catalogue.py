@@ -150,7 +150,7 @@ def _load(kind: type[Kind], word: str, name: str, settings: Mapping[str, Any]) -
         raise Problems([f'"{name}" is no {word}'])
     if issubclass(loaded, Filter) and defined_in(module, Annotator) is not loaded.measured_by:
         raise Problems([f'the annotator of the filter "{name}" is in another module: define both in the same module'])
-    return extensions.configured(loaded, name, settings, package)
+    return extensions.configure(loaded, name, settings, package)
 
 
 def _module(word: str, name: str) -> tuple[ModuleType, str]:

@@ -14,7 +14,7 @@ from tasks.core.config import Config
 from tasks.core.stage_spec import StageSpec
 
 
-def _declared() -> Iterator[StageSpec]:
+def _declarations() -> Iterator[StageSpec]:
     """Yields the stages that the packages of `tasks.stages` declare, in order of package names."""
     for package in sorted(module.name for module in pkgutil.iter_modules(stages.__path__, f"{stages.__name__}.")):
         for stage in importlib.import_module(package).STAGES:
@@ -47,7 +47,7 @@ def _in_order(declared: Sequence[StageSpec]) -> list[StageSpec]:
     return sorted(ordered.values(), key=lambda stage: dags.index(stage.dag))
 
 
-STAGES: dict[str, StageSpec] = {stage.name: stage for stage in _in_order(list(_declared()))}
+STAGES: dict[str, StageSpec] = {stage.name: stage for stage in _in_order(list(_declarations()))}
 """Every stage by name, each after the stages whose output it reads."""
 
 MAKERS: dict[str, StageSpec] = {stage.output: stage for stage in STAGES.values()}

@@ -266,7 +266,7 @@ class ModelExport:
     rename: Callable[[str], str]
 
 
-def untuned(artifacts: Artifacts) -> dict[str, Artifact]:
+def without_finetuning(artifacts: Artifacts) -> dict[str, Artifact]:
     """Returns the artifacts of a version without those of fine-tuning."""
     return {kind: artifact for kind, artifact in artifacts.items() if MAKERS[kind].dag != "finetune"}
 
@@ -335,7 +335,7 @@ def export_model(store: Store, recipe: str, version: str, kind: str, out: str, *
     if kind == ADAPTER:
         model = adapters(artifacts, takedowns)
     else:
-        model = tuned_model(artifacts, takedowns) if tuned else _trained_model(untuned(artifacts), takedowns)
+        model = tuned_model(artifacts, takedowns) if tuned else _trained_model(without_finetuning(artifacts), takedowns)
     with new_folder(out) as folder:
         for name, content in model.files.items():
             (folder / name).write_bytes(content)

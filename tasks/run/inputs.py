@@ -153,7 +153,7 @@ def _current_inputs(
             artifacts[role] = group_of(whole, declared.group)
         else:
             artifact = open_input(declared.kind.replace("*", member))
-            artifacts[role] = artifact.restricted(declared.files) if declared.files else artifact
+            artifacts[role] = artifact.restricted_to(declared.files) if declared.files else artifact
     return artifacts, tuple(wholes[kind].ref(kind) for kind in sorted(wholes))
 
 
@@ -209,7 +209,7 @@ def _restrict(store: Store, input_files: Mapping[str, tuple[str, ...]], ref: Inp
     if ref.files or ref.role not in input_files:
         return ref
     artifact = Artifact.find_unchanged(store, ref)
-    return artifact.restricted(input_files[ref.role]).ref(ref.role) if artifact else ref
+    return artifact.restricted_to(input_files[ref.role]).ref(ref.role) if artifact else ref
 
 
 def _with_recorded_files(record: ArtifactRecord, resolved: ResolvedStage) -> list[InputRef]:
@@ -399,4 +399,4 @@ def takedowns_in_force(
         named_artifacts = [value for value in named.values() if isinstance(value, Artifact)]
         recipes = {recipe.name, *(artifact.address.name.partition("/")[0] for artifact in named_artifacts)}
         takedowns = [takedown for name in sorted(recipes) for takedown in in_force(store, name)]
-    return {stage.takedowns.role: [takedown.restricted(FILES) for takedown in takedowns]} if takedowns else {}
+    return {stage.takedowns.role: [takedown.restricted_to(FILES) for takedown in takedowns]} if takedowns else {}

@@ -145,7 +145,7 @@ def previous_inputs(
     inputs: ArtifactsByRole = {}
     for role, previous in active.items():
         precedent = deciding or (
-            _completed(recipe, store, previous, own.version) or source if previous.accumulates else None
+            _completing_artifact(recipe, store, previous, own.version) or source if previous.accumulates else None
         )
         if isinstance(precedent, Artifact):
             addresses = _addresses_read(precedent, role)
@@ -226,7 +226,7 @@ def _same_cycle(
     return artifact_of_version(store, recipe.name, own.name.removeprefix(f"{recipe.name}/"), source_version)
 
 
-def _completed(recipe: Recipe, store: Store, previous: PreviousInput, version: str) -> Artifact | None:
+def _completing_artifact(recipe: Recipe, store: Store, previous: PreviousInput, version: str) -> Artifact | None:
     return Artifact.find(store, ArtifactId(f"{recipe.name}/{previous.completed_by}", version))
 
 

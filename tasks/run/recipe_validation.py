@@ -179,7 +179,7 @@ def _classifiers(sections: Sections) -> Iterator[str]:
     if sections.annotate is None or sections.classifiers is None:
         return
     trained = {model.name: model for model in sections.classifiers.train}
-    for name, field, model in _applied(sections.annotate):
+    for name, field, model in _applied_models(sections.annotate):
         at = f"annotate.settings.{name}.{field}"
         if not trained:
             yield (
@@ -192,7 +192,7 @@ def _classifiers(sections: Sections) -> Iterator[str]:
             yield f'{at}: the model "{model}" {": ".join(problem)}'
 
 
-def _applied(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:
+def _applied_models(annotate: AnnotateConfig) -> Iterator[tuple[str, str, str]]:
     """Yields (annotator, its setting with the model, the model) for annotators that apply trained classifiers."""
     for name, field in (("classifier", "models"), ("topic", "model"), ("quality", "model")):
         if name in annotate.use:
@@ -220,7 +220,7 @@ def _ngram_models(sections: Sections) -> Iterator[str]:
         )
 
 
-def _limited(sections: Sections, name: str) -> tuple[AnnotateConfig, ConsolidateConfig] | None:
+def _sections_of_filter(sections: Sections, name: str) -> tuple[AnnotateConfig, ConsolidateConfig] | None:
     """Returns the sections with the settings of a filter if it and its annotator are in use, else None."""
     if sections.annotate is None or sections.consolidate is None:
         return None
@@ -231,7 +231,7 @@ def _limited(sections: Sections, name: str) -> tuple[AnnotateConfig, Consolidate
 
 def _topics(sections: Sections) -> Iterator[str]:
     """Checks that the topics in limits are labels of the model."""
-    if (both := _limited(sections, "topic")) is None or sections.classifiers is None:
+    if (both := _sections_of_filter(sections, "topic")) is None or sections.classifiers is None:
         return
     annotate, consolidate = both
     name = annotate.settings["topic"]["model"]
@@ -241,7 +241,7 @@ def _topics(sections: Sections) -> Iterator[str]:
 
 def _url_categories(sections: Sections) -> Iterator[str]:
     """Checks that there is a list for each URL category in limits."""
-    if (both := _limited(sections, "url_blocklist")) is None:
+    if (both := _sections_of_filter(sections, "url_blocklist")) is None:
         return
     annotate, consolidate = both
     categories = _listed_categories(annotate.settings["url_blocklist"])
@@ -259,7 +259,7 @@ def _listed_categories(lists: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _perplexity_cuts(sections: Sections) -> Iterator[str]:
     """Checks that there are cut points if limits drop perplexity buckets."""
-    if (both := _limited(sections, "perplexity")) is None:
+    if (both := _sections_of_filter(sections, "perplexity")) is None:
         return
     annotate, consolidate = both
     settings = annotate.settings["perplexity"]
@@ -336,7 +336,7 @@ def misnamed_sources(sections: Sections) -> Iterator[str]:
     for at, name in _heldout_names(sections):
         if name not in encoded:
             yield f'{at}: the recipe has no source "{name}": {nearest(name, encoded)}'
-    yield from _guarded(sections, encoded)
+    yield from _guarded_names(sections, encoded)
     by, values = sections.pack.by if sections.pack else SOURCE, _mixture_values(sections, encoded)
     for at, name in _mixture_names(sections):
         if values and name not in values:
@@ -344,7 +344,7 @@ def misnamed_sources(sections: Sections) -> Iterator[str]:
             yield f'{at}: {problem} "{name}": {nearest(name, values)}'
 
 
-def _guarded(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
+def _guarded_names(sections: Sections, sources: tuple[str, ...]) -> Iterator[str]:
     """Checks that each name in `promote.guarded` is a source or a task."""
     if sections.promote is None or sections.evaluate is None:
         return

@@ -144,14 +144,14 @@ class BatchView:
         return "\n".join(lines)
 
 
-def inspect(store: Store, recipe: str, version: str, what: str) -> ShardView | SequenceView | BatchView:
+def inspect(store: Store, recipe: str, version: str, query: str) -> ShardView | SequenceView | BatchView:
     """Returns the contents of a shard, a sequence or a batch.
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
         version: version of the model, or of the last artifact that exists.
-        what: name of a shard ("web-train-00000-000"), a sequence ("web:17") or a step ("step:120").
+        query: name of a shard ("web-train-00000-000"), a sequence ("web:17") or a step ("step:120").
 
     Raises:
         InputError: the shard, sequence or step does not exist.
@@ -159,11 +159,11 @@ def inspect(store: Store, recipe: str, version: str, what: str) -> ShardView | S
     reader = LineageReader.follow(store, recipe, version)
     if "shards" not in reader.artifacts:
         raise InputError(f"{recipe}@{version} has no token shards", "run the stage encode first")
-    if match := _STEP.fullmatch(what):
+    if match := _STEP.fullmatch(query):
         return _batch(reader, int(match[1]))
-    if match := _SEQUENCE.fullmatch(what):
+    if match := _SEQUENCE.fullmatch(query):
         return _sequence(reader, match[1], int(match[2]))
-    return _shard(reader, what)
+    return _shard(reader, query)
 
 
 def _shard(reader: LineageReader, name: str) -> ShardView:

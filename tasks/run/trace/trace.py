@@ -351,14 +351,14 @@ class TunedStepTrace(Trace):
         return {**step, "rows": rows}
 
 
-def trace(store: Store, recipe: str, version: str, what: str, everything: bool = False) -> Trace:
+def trace(store: Store, recipe: str, version: str, query: str, everything: bool = False) -> Trace:
     """Traces a URL, a document id (32 hex digits), a domain ("domain:example.org") or a step ("step:120", "tuned:42").
 
     Args:
         store: store of the artifacts.
         recipe: name of the recipe.
         version: version of the model, or of the last artifact that exists.
-        what: the query, see above.
+        query: a URL, document id, domain or step, see above.
         everything: whether to show all documents of a domain, or the pages of all sequences of a step.
 
     Raises:
@@ -366,17 +366,17 @@ def trace(store: Store, recipe: str, version: str, what: str, everything: bool =
     """
     requests = store.requests
     result: Trace
-    if match := _STEP.fullmatch(what):
+    if match := _STEP.fullmatch(query):
         result = trace_step(store, recipe, version, int(match[1]), None if everything else MOST_SEQUENCES)
-    elif what.startswith(_TUNED_STEP):
-        result = trace_tuned(store, recipe, version, _tuned_step(what))
-    elif _ID.fullmatch(what):
-        result = _trace_document(store, recipe, version, what)
-    elif what.startswith(_DOMAIN):
-        name = what.removeprefix(_DOMAIN)
+    elif query.startswith(_TUNED_STEP):
+        result = trace_tuned(store, recipe, version, _tuned_step(query))
+    elif _ID.fullmatch(query):
+        result = _trace_document(store, recipe, version, query)
+    elif query.startswith(_DOMAIN):
+        name = query.removeprefix(_DOMAIN)
         result = trace_domain(store, recipe, version, name, None if everything else MOST_DOCUMENTS)
     else:
-        result = _trace_url(store, recipe, version, what)
+        result = _trace_url(store, recipe, version, query)
     return replace(result, requests=store.requests - requests)
 
 
@@ -387,7 +387,7 @@ def _trace_url(store: Store, recipe: str, version: str, url: str) -> PageTrace:
     failed = reader.rows("extracted", "rejected/", "url", urls, ["record_id", "url", "reason"])
 
     def kept_documents(lineage: LineageReader) -> list[Document]:
-        return [_kept(lineage, entry) for spelling in urls for entry in lineage.entries_of(spelling)]
+        return [_kept_document(lineage, entry) for spelling in urls for entry in lineage.entries_of(spelling)]
 
     documents = kept_documents(reader)
     kept_ids = {document.id for document in documents}
@@ -406,7 +406,7 @@ def _trace_document(store: Store, recipe: str, version: str, doc_id: str) -> Pag
 
     def kept_documents(lineage: LineageReader) -> list[Document]:
         entry = lineage.index.by_uid(bytes.fromhex(doc_id)) if lineage.index else None
-        return [_kept(lineage, entry)] if entry else []
+        return [_kept_document(lineage, entry)] if entry else []
 
     return PageTrace(
         *(doc_id, "document", Lineage.of(reader, lambda lineage: (kept_documents(lineage), None))),
@@ -506,14 +506,14 @@ def trace_tuned(store: Store, recipe: str, version: str, step: int) -> TunedStep
     return TunedStepTrace(f"tuned:{step}", "tuned", str(model.address), _bases(model), step, skipped, tuple(rows))
 
 
-def _tuned_step(what: str) -> int:
-    number = what.removeprefix(_TUNED_STEP)
+def _tuned_step(query: str) -> int:
+    number = query.removeprefix(_TUNED_STEP)
     if not number.isdecimal():
-        raise InputError(f'"{what}" is not a step', "write it as tuned:42")
+        raise InputError(f'"{query}" is not a step', "write it as tuned:42")
     return int(number)
 
 
-def _kept(reader: LineageReader, entry: IndexEntry) -> Document:
+def _kept_document(reader: LineageReader, entry: IndexEntry) -> Document:
     """Returns a kept document with its capture, the position of its tokens, and the steps that read it."""
     doc_id = entry.uid.hex()
     capture = reader.capture("documents", "kept", entry.part, doc_id)

@@ -120,7 +120,7 @@ def _measure(config: CanaryConfig, shards: Artifact, spec: TrainSpec, plan: Plan
     weights.symlink_to((Path(spec.out) / "checkpoints" / name_of(config.steps) / MODEL).resolve())
     sources = [source for source, count in sorted(plan.summary["heldout_documents"].items()) if count]
     # Whole files are fetched for these shards only.
-    heldout = shards.restricted(tuple(f"{SHARDS}/{source}-{HELDOUT}-" for source in sources))
+    heldout = shards.restricted_to(tuple(f"{SHARDS}/{source}-{HELDOUT}-" for source in sources))
     bpb = evaluate_bpb(str(folder), heldout, sources, config.heldout_tokens, plan.seq_len)
     return {source: round(value, 6) for source, value in sorted(bpb.items())}
 

@@ -80,7 +80,7 @@ def find_parser(name: str, settings: Mapping[str, Any]) -> Parser:
     module, package = extensions.module_of(extensions.PARSERS, "parser", name, OWN)
     for member in vars(module).values():
         if isinstance(member, type) and issubclass(member, Parser) and member.__module__ == module.__name__:
-            return extensions.configured(member, name, settings, package or _library(member))
+            return extensions.configure(member, name, settings, package or _library(member))
     raise Problems([f'the module of the parser "{name}" of {package} defines no Parser'])
 
 

@@ -70,7 +70,7 @@ class TakedownNotice:
 
     def _in_force(self) -> list[Artifact]:
         takedowns = (takedown for recipe in self._recipes for takedown in in_force(self._output.store, recipe))
-        return [takedown.restricted(FILES) for takedown in takedowns]
+        return [takedown.restricted_to(FILES) for takedown in takedowns]
 
     def _write(self, request: dict[str, object]) -> None:
         self._run.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def takedown_refs(store: Store, marks_content: bytes) -> tuple[InputRef, ...]:
     addresses = {address for mark in marks.from_json(marks_content or b"[]") for address in mark.takedowns}
     # By address, because a takedown that a later one supersedes is no longer in force.
     takedowns = (Artifact.find(store, ArtifactId.parse(address)) for address in sorted(addresses))
-    return tuple(takedown.restricted(FILES).ref(ROLE) for takedown in takedowns if takedown)
+    return tuple(takedown.restricted_to(FILES).ref(ROLE) for takedown in takedowns if takedown)
 
 
 def initial_model_note(model: Artifact, output: Output) -> str:

@@ -266,9 +266,9 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     assert EntryPoint(name="a", value="b", group="c").value == "b"
     monkeypatch.setattr(extensions, "entry_points", entry_points)
-    extensions.registered.cache_clear()
+    extensions.extensions_in.cache_clear()
     yield found
-    extensions.registered.cache_clear()
+    extensions.extensions_in.cache_clear()
 
 
 def test_an_extension_name_of_two_packages_is_refused_naming_both(entries: list[tuple[str, str, str, str]]) -> None:

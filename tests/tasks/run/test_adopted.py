@@ -167,7 +167,7 @@ def as_before(path: Path, fingerprint: str) -> None:
 def test_a_stage_cannot_open_undeclared_files(first: tuple[Recipe, dict[str, StageResult]]) -> None:
     recipe, _ = first
     documents = Artifact.open_at(open_store(recipe), ArtifactId("smoke/documents", "1"))
-    part = documents.restricted(("kept/",))
+    part = documents.restricted_to(("kept/",))
     assert part.files() == documents.files("kept/")
     rejected = documents.files("rejected/")[0]
     with pytest.raises(ValueError, match=r"is not one of the files that this stage declares"):
