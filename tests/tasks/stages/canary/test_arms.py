@@ -61,7 +61,7 @@ def test_an_unknown_name_in_the_current_mixture_is_refused_with_the_valid_ones(t
     plan = run_stage_in(
         tmp_path, "tasks.stages.tokens.pack", PackConfig(seq_len=32, by="language"), inputs, version="l"
     )
-    with pytest.raises(RecipeError, match=r'\[canary\] current.* no source is called "fr"\. Known are: de, en'):
+    with pytest.raises(RecipeError, match=r'\[canary\] current.* no source is called "fr"\. Choose from de, en'):
         run_stage_in(tmp_path, "tasks.stages.canary.arms", CanaryConfig(current={"fr": 1.0}), {"plan": plan})
 
 

@@ -82,7 +82,7 @@ def test_an_overtaken_attempt_ends_as_superseded_without_damage(
     corpus(tmp_path, mixed(7), 4)
     engines = iter([_Overtaken(tmp_path), Engine()])
     monkeypatch.setattr("tests.conftest.open_engine", lambda **_: nullcontext(next(engines)))
-    with pytest.raises(SupersededError, match="another attempt has committed it"):
+    with pytest.raises(SupersededError, match="another attempt has already committed it"):
         made(tmp_path)
     artifact = made(tmp_path)
     assert artifact.record.content == undisturbed.record.content

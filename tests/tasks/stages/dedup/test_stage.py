@@ -182,7 +182,7 @@ def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
 
 
 def test_bands_that_need_more_permutations_than_configured_are_refused() -> None:
-    with pytest.raises(ValueError, match="20 bands x 8 rows need 160 permutations, there are 128"):
+    with pytest.raises(ValueError, match="20 bands x 8 rows need 160 permutations, but there are 128"):
         DedupConfig(minhash={"bands": 20, "rows": 8})
 
 

@@ -137,19 +137,19 @@ def test_a_lift_is_recorded_and_a_later_request_is_in_force_again(tmp_path: Path
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        ({"urls": "http://a.net/\n\nnot a url"}, r'takedown\.urls, line 3: "not a url" is no http or https URL'),
-        ({"urls": "ftp://a.net/"}, "line 1: .* is no http or https URL"),
+        ({"urls": "http://a.net/\n\nnot a url"}, r'takedown\.urls, line 3: "not a url" is not an http or https URL'),
+        ({"urls": "ftp://a.net/"}, "line 1: .* is not an http or https URL"),
         ({"urls": "http://me:secret@a.net/"}, "line 1: .* without user name"),
         ({"domains": "a.net\ncom"}, r'takedown\.domains, line 2: "com" is a public suffix'),
         ({"domains": "co.uk"}, "is a public suffix"),
         ({"domains": "https://a.net/"}, "without scheme, port and path"),
         ({"domains": "a.net:80"}, "without scheme, port and path"),
-        ({"domains": "*.a.net"}, "all names below a domain go with it"),
-        ({"domains": "a b.net"}, "is no host name"),
-        ({"domains": "a\x1b[2J.net" + "x" * 200}, r'line 1: "a\?\[2J\.netx+\.\.\." is no host name'),
-        ({"documents": "123"}, r'takedown\.documents, line 1: "123" is no document id'),
-        ({}, "the takedown names nothing"),
-        ({"urls": " \n "}, "the takedown names nothing"),
+        ({"domains": "*.a.net"}, "a domain includes all names below it"),
+        ({"domains": "a b.net"}, "is not a host name"),
+        ({"domains": "a\x1b[2J.net" + "x" * 200}, r'line 1: "a\?\[2J\.netx+\.\.\." is not a host name'),
+        ({"documents": "123"}, r'takedown\.documents, line 1: "123" is not a document id'),
+        ({}, "the takedown is empty"),
+        ({"urls": " \n "}, "the takedown is empty"),
         ({"from_crawl": True}, "no crawl cycle of the recipe has been completed"),
     ],
 )
@@ -164,7 +164,7 @@ def test_the_size_of_a_request_is_bounded_with_a_clear_error() -> None:
     assert len(recipe.override({"takedown.urls": "x\n" * 10_000}).takedown.urls) == 10_000
     with pytest.raises(RecipeError, match=r"takedown\.urls: 10,001 lines are more than 10,000"):
         recipe.override({"takedown.urls": "x\n" * 10_001})
-    with pytest.raises(RecipeError, match=r"takedown\.reason: it has a line break, or another character"):
+    with pytest.raises(RecipeError, match=r"takedown\.reason: it has a line break or another unprintable character"):
         recipe.override({"takedown.reason": "plain\x1b[2J"})
     with pytest.raises(RecipeError, match="line 2 has 6,000 characters: at most 5,000"):
         recipe.override({"takedown.domains": "a.net\n" + "x" * 6_000})

@@ -73,7 +73,7 @@ def with_a_gap(path: str) -> str:
     [
         ("<|endoftext|>", lambda made: None, r"has no special token <\|endoftext\|>.*its special tokens are: <eot>"),
         ("water", lambda made: None, r"has no special token water"),
-        ("<eot>", compose, r"is not byte-level: .* comes back as"),
+        ("<eot>", compose, r"is not byte-level: .* is decoded as"),
     ],
 )
 def test_a_lossy_tokenizer_or_one_without_end_of_text_is_refused(
@@ -88,10 +88,10 @@ def test_an_invalid_tokenizer_or_one_with_gaps_is_refused(tmp_path: Path, run_st
     documents = documents_in(tmp_path, corpus(3))
     path = tmp_path / "theirs.json"
     path.write_text('{"version": "1.0"}')
-    with pytest.raises(InputError, match=r"theirs\.json is no tokenizer of Hugging Face"):
+    with pytest.raises(InputError, match=r"theirs\.json is not a Hugging Face tokenizer"):
         run_stage(BPE, TokenizerConfig(file=str(path)), {"documents": documents})
     gap = TokenizerConfig(file=with_a_gap(made_elsewhere(path)), end_of_text="<eot>")
-    with pytest.raises(InputError, match=r"theirs\.json has .* entries and the ids up to"):
+    with pytest.raises(InputError, match=r"theirs\.json has .* entries but ids up to"):
         run_stage(BPE, gap, {"documents": documents})
     with pytest.raises(InputError, match=r"nowhere\.json cannot be read"):
         run_stage(BPE, TokenizerConfig(file=str(tmp_path / "nowhere.json")), {"documents": documents})

@@ -18,7 +18,7 @@ from tasks.core.errors import InputError
 from tasks.formats.tokens.plan import Plan
 from tasks.formats.tokens.shard import ShardSet
 from tasks.stages.tokens import EncodeConfig, PackConfig, pack
-from tasks.stages.tokens.pack import Documents, Packed, best_fit, concat
+from tasks.stages.tokens.pack import Documents, PackedSequences, best_fit, concat
 from tests.corpora import tokens_in
 
 LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_size=4)
@@ -34,7 +34,7 @@ def documents(shards: list[list[int]]) -> Documents:
     return Documents(*np.array(rows, dtype=np.int64).reshape(-1, 4).T)
 
 
-def tokens_of(packed: Packed) -> list[list[tuple[int, int]]]:
+def tokens_of(packed: PackedSequences) -> list[list[tuple[int, int]]]:
     """The tokens of each sequence as (shard, offset)."""
     ends = np.cumsum(packed.lengths).tolist()
     return [

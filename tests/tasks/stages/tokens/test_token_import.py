@@ -106,7 +106,7 @@ def test_tokens_of_another_tokenizer_or_beyond_the_vocabulary_are_refused(
 
 def test_only_token_files_are_read(ours: dict, run_stage: Callable, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("water")
-    with pytest.raises(InputError, match=r"a\.txt is no token file. Name files that end in \.idx, \.parquet, \.arrow"):
+    with pytest.raises(InputError, match=r"a\.txt is not a token file. Name files that end in \.idx, \.parquet"):
         run_stage(ENCODE, importing(tmp_path, "*.txt"), ours, version="text")
     with pytest.raises(InputError, match="matches no file below"):
         run_stage(ENCODE, importing(tmp_path, "*.idx"), ours, version="none")

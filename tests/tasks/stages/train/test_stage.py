@@ -117,6 +117,6 @@ def test_a_name_missing_in_the_column_of_the_plan_is_refused_before_anything_run
 ) -> None:
     by_language = PackConfig(seq_len=32, by="language")
     plan = run_stage_in(tmp_path, "tasks.stages.tokens.pack", by_language, {"shards": made.shards}, kind="plan")
-    with pytest.raises(RecipeError, match=rf'\[train\] {field}.* no source is called "fr"\. Known are: de, en'):
+    with pytest.raises(RecipeError, match=rf'\[train\] {field}.* no source is called "fr"\. Choose from de, en'):
         train(made._replace(plan=plan), tmp_path, small_config(**settings))
     assert not list(tmp_path.rglob("spec.json")), "the run had begun"
