@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tasks.core.store import Store
     from tasks.run.recipe import Recipe
 
-StoreCommand = Callable[["Recipe", "Store", argparse.Namespace], None]
-"""A command that reads the store of a recipe."""
+StoreCommand = Callable[["Recipe", "Store", argparse.Namespace], int | None]
+"""A command on the store of a recipe; returns the exit status, None for 0."""
 
 AddCommand = Callable[[str, str, StoreCommand], argparse.ArgumentParser]
 """Adds a command: its name, its help and its function."""
@@ -95,9 +95,10 @@ def _parser() -> argparse.ArgumentParser:
             add_takedown_arguments(command)
         if stage.mapped:
             command.add_argument("--member", required=True, help="the member, such as p0 or arm-0-seed-1")
-    add_lookup_commands(commands)
-    add_crawl_commands(partial(_store_command, commands))
-    export = _command(commands, "export", "write the token shards for another trainer, or the model", _export)
+    add = partial(_store_command, commands)
+    add_lookup_commands(add)
+    add_crawl_commands(add)
+    export = add("export", "write the token shards for another trainer, or the model", _export)
     export.add_argument("format", choices=("megatron", "webdataset", "huggingface", "model", "gguf", "adapter"))
     export.add_argument("out", help="the folder to create")
     export.add_argument("--tuned", action="store_true", help="the fine-tuned model of the version (model, gguf)")
@@ -106,39 +107,39 @@ def _parser() -> argparse.ArgumentParser:
     what_if.add_argument(
         "--examples", type=int, default=5, help="documents to show whose verdict would change, each way"
     )
-    _command(commands, "sync", "send to MLflow the runs that it missed while it was down", _sync)
+    add("sync", "send to MLflow the runs that it missed while it was down", _sync)
     text = "list annotators, filters and parsers with their packages"
     commands.add_parser("filters", help=text, description=text).set_defaults(run=_filters)
     return parser
 
 
-def add_lookup_commands(commands: Any) -> None:
-    """Adds the commands that look up artifacts, documents, tokens and steps."""
-    trace = _command(commands, "trace", "page to training steps and checkpoints, or step to pages", _trace)
+def add_lookup_commands(add: AddCommand) -> None:
+    """Adds the commands that look up artifacts, documents, tokens and steps, with `add`."""
+    trace = add("trace", "page to training steps and checkpoints, or step to pages", _trace)
     trace.add_argument(
         "what",
         help="a URL, a document id, domain:<name>, step:<number> of a checkpoint, or tuned:<number> of a fine-tuning",
     )
     trace.add_argument("--all", action="store_true", help="show all documents of a domain, all sequences of a step")
     trace.add_argument("--json", action="store_true", help="print JSON")
-    explain = _command(commands, "explain", "text of a model to the pages that contain it, and their steps", _explain)
+    explain = add("explain", "text of a model to the pages that contain it, and their steps", _explain)
     explain.add_argument("text", help="text written by the model, or any text; - reads standard input")
     explain.add_argument("--min-tokens", type=int, help="length of the shortest span to report; default: 8")
     explain.add_argument("--json", action="store_true", help="print JSON")
-    near = _command(commands, "similar", "near copies of a text among the documents of a version", _similar)
+    near = add("similar", "near copies of a text among the documents of a version", _similar)
     near.add_argument("text", metavar="FILE", help="a file with the text; - reads standard input")
     near.add_argument("--jaccard", type=float, help="least similarity, 0 to 1; default: that of the version's dedup")
     near.add_argument("--most", type=int, default=20, help="copies to show; default: 20")
     near.add_argument("--json", action="store_true", help="print JSON")
-    look = _command(commands, "inspect", "contents of a token shard, a sequence or the batch of a step", _inspect)
+    look = add("inspect", "contents of a token shard, a sequence or the batch of a step", _inspect)
     look.add_argument("what", help="name of a shard, a sequence as source:number, or step:<number>")
     look.add_argument("--json", action="store_true", help="print JSON")
-    plan = _command(commands, "plan", "estimate of the training, and its comparison with the run", _plan)
+    plan = add("plan", "estimate of the training, and its comparison with the run", _plan)
     plan.add_argument("--model", default="", help="config.json of another model whose training to plan")
     plan.add_argument("--json", action="store_true", help="print JSON")
-    audit = _command(commands, "audit", "list all takedowns, and check that current artifacts contain none", _audit)
+    audit = add("audit", "list all takedowns, and check that current artifacts contain none", _audit)
     audit.add_argument("--json", action="store_true", help="print JSON")
-    ledger = _command(commands, "ledger", "list artifacts, or show one with its inputs and users", _ledger)
+    ledger = add("ledger", "list artifacts, or show one with its inputs and users", _ledger)
     ledger.add_argument("address", nargs="?", help="name@version")
 
 
@@ -152,11 +153,11 @@ def _command(commands: Any, name: str, text: str, run: Any) -> argparse.Argument
 
 
 def _store_command(commands: Any, name: str, text: str, function: StoreCommand) -> argparse.ArgumentParser:
-    def run(options: argparse.Namespace) -> None:
+    def run(options: argparse.Namespace) -> int | None:
         from tasks.run.runner import open_store
 
         recipe = _recipe(options)
-        function(recipe, open_store(recipe), options)
+        return function(recipe, open_store(recipe), options)
 
     return _command(commands, name, text, run)
 
@@ -166,14 +167,6 @@ def _recipe(options: argparse.Namespace) -> Any:
 
     recipe = find_recipe(options.recipe)
     return recipe.override(dict(_override(text) for text in options.set)) if options.set else recipe
-
-
-def _target(options: argparse.Namespace) -> "tuple[Store, str, str]":
-    """Returns the store of a command's recipe, the recipe's name, and the version."""
-    from tasks.run.runner import open_store
-
-    recipe = _recipe(options)
-    return open_store(recipe), recipe.name, options.version or recipe.version
 
 
 def _override(text: str) -> tuple[str, Any]:
@@ -205,48 +198,47 @@ def _run(options: argparse.Namespace) -> None:
     print(json.dumps(result.to_json()))
 
 
-def _trace(options: argparse.Namespace) -> None:
+def _trace(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.trace.text import render
     from tasks.run.trace.trace import trace
 
-    answer = trace(*_target(options), options.what, options.all)
+    answer = trace(store, recipe.name, options.version or recipe.version, options.what, options.all)
     print(json.dumps(answer.to_json(), indent=1, default=str) if options.json else render(answer))
 
 
-def _explain(options: argparse.Namespace) -> None:
+def _explain(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.trace.explain import MIN_TOKENS, explain
     from tasks.run.trace.text import render_explanation
 
     text = sys.stdin.buffer.read().decode("utf-8", "replace") if options.text == "-" else options.text
     min_tokens = MIN_TOKENS if options.min_tokens is None else options.min_tokens
-    answer = explain(*_target(options), text, min_tokens)
+    answer = explain(store, recipe.name, options.version or recipe.version, text, min_tokens)
     print(json.dumps(answer.to_json(), indent=1, ensure_ascii=False) if options.json else render_explanation(answer))
 
 
-def _similar(options: argparse.Namespace) -> None:
+def _similar(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.trace.explain import similar
 
     try:
         raw = sys.stdin.buffer.read() if options.text == "-" else Path(options.text).read_bytes()
     except OSError as error:
         raise InputError(f"{options.text} cannot be read ({error.strerror})", "name a text file, or -") from None
-    answer = similar(*_target(options), raw.decode("utf-8", "replace"), options.jaccard, options.most)
+    version, text = options.version or recipe.version, raw.decode("utf-8", "replace")
+    answer = similar(store, recipe.name, version, text, options.jaccard, options.most)
     print(json.dumps(answer.to_json(), indent=1, ensure_ascii=False) if options.json else answer.text())
 
 
-def _inspect(options: argparse.Namespace) -> None:
+def _inspect(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.trace.inspect import inspect
 
-    view = inspect(*_target(options), options.what)
+    view = inspect(store, recipe.name, options.version or recipe.version, options.what)
     print(json.dumps(view.to_json(), indent=1) if options.json else view.text())
 
 
-def _plan(options: argparse.Namespace) -> None:
+def _plan(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.forecast import plan
-    from tasks.run.runner import open_store
 
-    recipe = _recipe(options)
-    answer = plan(recipe, open_store(recipe), options.version or recipe.version, options.model)
+    answer = plan(recipe, store, options.version or recipe.version, options.model)
     print(json.dumps(answer.to_json(), indent=1) if options.json else answer.text())
 
 
@@ -266,29 +258,26 @@ def _what_if(options: argparse.Namespace) -> None:
     print(compare(open_store(recipe), recipe.name, recipe.of(ConsolidateConfig), values, *versions, options.examples))
 
 
-def _export(options: argparse.Namespace) -> None:
+def _export(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.run.export import MODEL_FORMATS, export, export_model
 
-    request = (*_target(options), options.format, options.out)
+    request = (store, recipe.name, options.version or recipe.version, options.format, options.out)
     print(export_model(*request, tuned=options.tuned) if options.format in MODEL_FORMATS else export(*request))
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> int:
     """Returns 1 if a current artifact contains something that is taken down, else 0."""
-    from tasks.run.runner import open_store
     from tasks.run.trace.audit import audit
 
-    recipe = _recipe(options)
-    answer = audit(open_store(recipe), recipe.name)
+    answer = audit(store, recipe.name)
     print(json.dumps(answer.to_json(), indent=1, ensure_ascii=False) if options.json else answer.text())
     return 0 if answer.absent else 1
 
 
-def _ledger(options: argparse.Namespace) -> None:
+def _ledger(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.ledger import Ledger
-    from tasks.run.runner import open_store
 
-    ledger = Ledger(open_store(_recipe(options)))
+    ledger = Ledger(store)
     if not options.address:
         for artifact in ledger:
             record = artifact.record
@@ -304,12 +293,10 @@ def _ledger(options: argparse.Namespace) -> None:
         print(f"{title}: {', '.join(lines) or 'nothing'}")
 
 
-def _sync(options: argparse.Namespace) -> None:
+def _sync(recipe: "Recipe", store: "Store", options: argparse.Namespace) -> None:
     from tasks.core.errors import TransientError
-    from tasks.run.runner import open_store
     from tasks.run.tracking.send import send_messages, waiting_messages
 
-    store = open_store(_recipe(options))
     try:
         sent = send_messages(store)
     except Exception as error:
