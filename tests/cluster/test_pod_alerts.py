@@ -35,7 +35,7 @@ def test_non_finite_steps_reach_notifier_and_metrics_while_the_pod_runs(
         listener.settimeout(5)
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
         monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(listener.getsockname()[1]))
-        stats.ready.cache_clear()
+        stats.connect.cache_clear()
         _, trigger = task.process()
         running: list[bool] = []
 

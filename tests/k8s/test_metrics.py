@@ -172,7 +172,7 @@ def test_an_alert_in_a_pod_log_becomes_the_series_of_the_alerting_rules(sent, ma
         finder("10:00:01 W [demo/checkpoint@dev] alert: data_wait at step 7: it waits. Look.")
         await finder.settled()
 
-    ours.ready.cache_clear()
+    ours.connect.cache_clear()
     (line,) = sent(lambda stats: asyncio.run(read()))
     made = sample(line, mappings)
     assert {made.name: (made.kind, set(made.labels))} == OURS

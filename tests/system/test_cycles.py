@@ -43,7 +43,7 @@ def rows(artifact: Artifact, folder: str) -> list[dict[str, Any]]:
 class Site:
     """The site: pages by name, and an index that links to them."""
 
-    def __init__(self, bodies: list[bytes], server: site.Host) -> None:
+    def __init__(self, bodies: list[bytes], server: site.SiteHost) -> None:
         self._bodies = bodies
         self._server = server
         self._held: dict[str, tuple[int, int | None]] = {}

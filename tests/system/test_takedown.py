@@ -60,7 +60,7 @@ class Handler(site.Handler):
 class Host(site.SiteHost):
     """The host that leaves, on a port of its own."""
 
-    def __init__(self, pages: dict[str, site.Page]) -> None:
+    def __init__(self, pages: dict[str, site.SitePage]) -> None:
         self.requests: list[str] = []
         super().__init__(0, pages)
         self.RequestHandlerClass = Handler
