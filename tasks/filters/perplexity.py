@@ -21,7 +21,7 @@ from tasks.filters.language import UNDETERMINED
 if TYPE_CHECKING:
     from tasks.core.artifact import Artifact
     from tasks.filters.batch import DocumentBatch
-    from tasks.filters.ngram.files import Loaded
+    from tasks.filters.ngram.files import PerplexityModel
 
 Bucket = Literal["head", "middle", "tail"]
 
@@ -51,7 +51,7 @@ class PerplexityMeasures(Annotator):
         "bucket": "string",
     }
 
-    _models: dict[str, "Loaded"] = PrivateAttr(default_factory=dict)
+    _models: dict[str, "PerplexityModel"] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _cuts_rise(self) -> "PerplexityMeasures":

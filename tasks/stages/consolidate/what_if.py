@@ -15,7 +15,7 @@ import pyarrow as pa
 from tasks.stages.consolidate.aligned_inputs import AlignedInputs, AlignedParts
 from tasks.stages.consolidate.config import GOLD, SILVER, ConsolidateConfig
 from tasks.stages.consolidate.funnel import EXTRACT, STEPS
-from tasks.stages.consolidate.mask import masked
+from tasks.stages.consolidate.mask import mask_texts
 from tasks.stages.consolidate.resolve import resolve
 from tasks.stages.consolidate.rules import (
     COLUMNS,
@@ -156,7 +156,7 @@ def _verdicts(config: ConsolidateConfig, inputs: AlignedInputs) -> Iterator[list
 def _example(config: ConsolidateConfig, aligned: AlignedParts, changed_row: _ChangedRow) -> ChangedVerdict:
     documents, judged, _ = aligned.part(changed_row.part, ["id", "source", "url", "text"], config.reads(), ["id"])
     document = documents.slice(changed_row.row, 1)
-    (text,) = masked(config, document, judged.slice(changed_row.row, 1), [not changed_row.after])
+    (text,) = mask_texts(config, document, judged.slice(changed_row.row, 1), [not changed_row.after])
     (url,) = document.column("url").to_pylist()
     excerpt = " ".join(text[: 4 * _EXCERPT].split())[:_EXCERPT]
     return ChangedVerdict(changed_row.id, url, changed_row.before, changed_row.after, excerpt)

@@ -84,7 +84,7 @@ class Staging(Store):
             StoreError: the disk is full or cannot be written.
         """
         try:
-            with self._explained(path, remote_errors=False):
+            with self._translated_errors(path, remote_errors=False):
                 full = self._full(path)
                 os.makedirs(os.path.dirname(full), exist_ok=True)
                 with open(full, "wb") as file:
