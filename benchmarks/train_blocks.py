@@ -36,7 +36,7 @@ from tasks.stages.extract.block_features import COLUMNS, CONTEXT, context, featu
 from tasks.stages.extract.blocks import SCALE, BlockClassifier, blocks_text, candidates, parse_trees
 from tasks.stages.extract.html import keep_posts, main_text
 from tasks.stages.extract.page_blocks import Blocks, read_blocks
-from tasks.stages.extract.page_metadata import read_metadata
+from tasks.stages.extract.page_metadata import read_page_metadata
 
 TARGET = Path(__file__).parents[1] / "tasks" / "stages" / "extract" / "blocks.json"
 FOLDS = 5
@@ -88,7 +88,7 @@ def examples(
     for page in pages:
         html = page.html
         tree = HTMLTree.parse(html)
-        title = read_metadata(tree).stated_title
+        title = read_page_metadata(tree).stated_title
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
         blocks = read_blocks(tree)
         if blocks is not None:
@@ -250,7 +250,7 @@ def texts_by(by: BlockClassifier, pages: Sequence[GoldPage | SegmentPage]) -> li
         html = page.html
         tree = HTMLTree.parse(html)
         keep_posts(tree, html.encode("utf-8", "surrogatepass"))
-        found.append(clean(blocks_text(tree, read_metadata(tree).stated_title, classifier=by) or main_text(tree)))
+        found.append(clean(blocks_text(tree, read_page_metadata(tree).stated_title, classifier=by) or main_text(tree)))
     return found
 
 

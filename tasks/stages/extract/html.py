@@ -22,7 +22,7 @@ from resiliparse.parse.html import HTMLTree
 
 from tasks.core.errors import InputError
 from tasks.formats.documents.text import clean
-from tasks.stages.extract.page_metadata import PageMetadata, read_metadata
+from tasks.stages.extract.page_metadata import PageMetadata, read_page_metadata
 from tasks.stages.extract.row import ExtractOptions, Rejected
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def read_page(
         html = html.replace("\0", "")
     refuse_bombs(source)
     tree = HTMLTree.parse(html)
-    metadata = read_metadata(tree, url)
+    metadata = read_page_metadata(tree, url)
     keep_posts(tree, source)
     text, whole = _text(html, tree, metadata.stated_title, config)
     return ExtractedPage(clean(text), metadata, whole)

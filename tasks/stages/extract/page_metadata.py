@@ -153,7 +153,7 @@ class PageMetadata:
     robots: tuple[str, ...] = ()
 
 
-def read_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
+def read_page_metadata(tree: HTMLTree, url: str = "") -> PageMetadata:
     """Returns the metadata of a page at `url`."""
     document = tree.document
     if document is None:

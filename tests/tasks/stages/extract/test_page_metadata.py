@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from resiliparse.parse.html import HTMLTree
 
-from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, parse_time, read_metadata
+from tasks.stages.extract.page_metadata import PageMetadata, absolute_url, parse_time, read_page_metadata
 
 DAY = datetime(2019, 11, 20, tzinfo=UTC)
 JSON_LD = '<script type="application/ld+json">'
@@ -14,7 +14,7 @@ CC = "https://creativecommons.org/licenses/by-sa/4.0/"
 
 
 def about(head: str = "", body: str = "", root: str = "", url: str = "") -> PageMetadata:
-    return read_metadata(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"), url)
+    return read_page_metadata(HTMLTree.parse(f"<html {root}><head>{head}</head><body>{body}</body></html>"), url)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_date_is_never_guessed(head: str, body: str) -> None:
     ],
 )
 def test_the_date_of_a_page_without_one_is_that_of_its_url(url: str, expected: datetime | None) -> None:
-    assert read_metadata(HTMLTree.parse("<p>text"), url).published == expected
+    assert read_page_metadata(HTMLTree.parse("<p>text"), url).published == expected
 
 
 @pytest.mark.parametrize(
@@ -215,4 +215,6 @@ def test_classes_are_separated_by_html_white_space(value: str) -> None:
     "before", ["<!-- c -->", "<!doctype html>", "\ufeff <?xml version='1.0'?>\n<!doctype html><!-- -->"]
 )
 def test_the_root_is_found_after_any_preceding_markup(before: str) -> None:
-    assert read_metadata(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"
+    assert (
+        read_page_metadata(HTMLTree.parse(before + "<html lang=fr><svg><html lang=de></html></svg>")).language == "fr"
+    )
