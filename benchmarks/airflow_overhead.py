@@ -1,10 +1,10 @@
-"""Airflow's overhead: the recipe `demo` through the DAGs, and the same stages one after the other from the shell.
+"""Airflow's overhead: the recipe `demo` through the DAGs, and the same stages sequentially from the shell.
 
     python -m benchmarks.airflow_overhead [--rounds 1] [--set train.steps=150]
 
-Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a version of its own, so
-nothing is skipped. The shell runs what Airflow runs: the same commands, members of a mapped stage two at a time,
-part-wise stages on the same Dask cluster, every stage in a process of its own. Airflow's time is from the trigger to
+Both run on one stack (Airflow, MLflow, Dask, the site) started for this, in turn, each under a separate version, so
+nothing is skipped. The shell runs the same commands as Airflow: members of a mapped stage two at a time,
+part-wise stages on the same Dask cluster, every stage in a separate process. Airflow's time is from the trigger to
 the end of the last DAG. Writes `airflow_overhead.json`: seconds of both, their ratio, seconds by DAG and by stage, and
 the peak memory of the whole stack.
 """

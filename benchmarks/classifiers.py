@@ -1,29 +1,29 @@
-"""Scores and language labels beside what people say: quality, toxicity, languages.
+"""Scores and language labels against human labels: quality, toxicity, languages.
 
     python -m benchmarks.classifiers scores --data FOLDER
     python -m benchmarks.classifiers languages --data FOLDER [--model FILE]
 
 `scores`: FOLDER has `quality`, `toxicity_pii` and `text_domains`. All models are trained here, through the code of the
-stage train_classifiers, and scored on texts that they have not seen: AUC with its standard error (Hanley and McNeil),
-beside a majority and a length-only baseline. Settings for toxicity were chosen by cross-validation inside the texts to
-learn from; signals and settings for quality by cross-validation on the votes themselves, so that figure is too kind: on
-votes of the study that had no part in the choice the AUC is 0.87. Writes `classifiers.json`.
+stage train_classifiers, and scored on held-out texts: AUC with its standard error (Hanley and McNeil),
+with a majority and a length-only baseline. Settings for toxicity were chosen by cross-validation inside the training
+texts; signals and settings for quality by cross-validation on the votes themselves, so that figure is optimistic: on
+held-out votes of the study the AUC is 0.87. Writes `classifiers.json`.
 
-- quality: DCLM's 196 majority votes. A fastText gate of reference text against web pages never sees the votes; scores
-  that learn from votes are cross-validated, ten folds by hash of the text, five times.
+- quality: DCLM's 196 majority votes. A fastText gate of reference text against web pages is not trained on votes;
+  scores trained on votes are cross-validated, ten folds by hash of the text, five times.
 - toxicity: Davidson's tweets, a fifth held out by hash of the text; toxic (hateful or offensive) against neither, and
-  hateful against the rest. The lexicon is a list made of the tweets to learn from, since Sluice ships none.
+  hateful against the rest. The lexicon is a word list from the training tweets, since Sluice ships none.
 
 `languages`: FOLDER has `langid`, sentences of the Universal Declaration of Human Rights in 376 translations, 100 of
-which have the code of a language that common models tell, and verses of Genesis in six languages. The annotator
-`language` labels them, by lid.176 or the fastText file of `--model`, in our codes. Counted are
+which have the code of a language supported by common models, and verses of Genesis in six languages. The annotator
+`language` labels them, with lid.176 or the fastText file of `--model`, in our codes. The result has
 
-- for each of the 100 languages: sentences, share found (recall), share of what gets its label among all sentences of
-  the 100 that is it (precision), and what most of the others are taken for;
-- all sentences cut to their first 20, 50, 100 and 200 characters;
-- sentences in the other languages: how many get a label all the same, with which score.
+- for each of the 100 languages: sentences, recall, precision among all sentences of the 100 languages, and the most
+  frequent wrong label;
+- the accuracy on sentences truncated to their first 20, 50, 100 and 200 characters;
+- for sentences in the other languages: how many get a label, with which score.
 
-Writes `languages.json` where the model is lid.176.
+Writes `languages.json` if the model is lid.176.
 """
 
 import argparse
@@ -131,7 +131,7 @@ def cross_validated(
 
 
 def _gate(data: Path, negatives: Sequence[str], scratch: str) -> FastText:
-    """Trains DCLM's gate: reference text against web-like text, 2,000 of each side at most."""
+    """Trains DCLM's gate: reference text against web-like text, at most 2,000 of each."""
     texts = [
         Texts(path=str(data / "text_domains" / f"{name}.jsonl.zst"), label=label)
         for label, names in (("reference", REFERENCE), ("web", negatives))
@@ -173,7 +173,7 @@ def toxicity(data: Path, scratch: str) -> dict[str, Any]:
 
 
 def _lexicon(examples: Sequence[LabeledText]) -> tuple[Entries, int]:
-    """Makes a list of the words that stand in toxic texts nearly always, by how much oftener than texts are toxic."""
+    """Returns the words that occur almost only in toxic texts, ranked by the lift over the share of toxic texts."""
     seen: Counter[str] = Counter()
     toxic: Counter[str] = Counter()
     for example in examples:
@@ -229,7 +229,7 @@ def by_language(gold: list[str], found: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def unknown(scores: np.ndarray, found: list[str], languages: int) -> dict[str, Any]:
-    """Returns what becomes of sentences in languages that the data have no label for."""
+    """Returns the labels of sentences in languages without a label in the data."""
     return {
         "languages": languages,
         "sentences": len(found),
@@ -287,12 +287,12 @@ def languages(given: argparse.Namespace) -> None:
 def main() -> None:
     options = parser(__doc__)
     commands = options.add_subparsers(required=True)
-    one = commands.add_parser("scores", help="quality and toxicity beside labels that people gave")
+    one = commands.add_parser("scores", help="quality and toxicity against human labels")
     one.add_argument("--data", type=Path, required=True, help="folder with quality, toxicity_pii and text_domains")
     one.set_defaults(run=scores)
     one = commands.add_parser("languages", help="accuracy by language")
     one.add_argument("--data", type=Path, required=True, help="folder with langid")
-    one.add_argument("--model", default="", help="a fastText model file; lid.176 without it")
+    one.add_argument("--model", default="", help="a fastText model file; default: lid.176")
     one.set_defaults(run=languages)
     given = options.parse_args()
     given.run(given)

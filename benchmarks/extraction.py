@@ -5,9 +5,9 @@
 The pages of `--gold` have their whole main text; the metric is that of the public article extraction benchmark of
 Scrapinghub (now Zyte): 4-word shingles as multisets. The pages of `--segments` have segments that the main text must,
 and must not, contain; the metric is that of trafilatura's evaluation: recall is the share of the former in the text,
-precision their share in all segments in the text, ignoring white space. Every F1 has a 95 % interval by a bootstrap over hosts.
-The trees of `blocks` were trained on these pages, so their score here means little; "blocks, unseen hosts" is the
-cross-validated figure of `train_blocks`: each page is scored by trees that were not trained on its host.
+precision their share in all segments in the text, ignoring white space. Every F1 has a 95 % interval by a bootstrap
+over hosts. The trees of `blocks` were trained on these pages, so their score here means little; "blocks, unseen hosts"
+is the cross-validated figure of `train_blocks`: each page is scored by trees that were not trained on its host.
 
 Titles, authors, dates and names of sites are compared with the manual annotation: the share of equal values for Sluice
 and trafilatura, ignoring case, punctuation and the order of several authors.
@@ -130,7 +130,7 @@ def squeezed(text: str) -> str:
 
 
 def found_segments(page: SegmentPage, text: str) -> tuple[int, int, int]:
-    """Returns the number of wanted segments in a text, the number of all wanted ones, and that of unwanted ones in it."""
+    """Returns three counts: wanted segments in the text, all wanted segments, unwanted segments in the text."""
     held = squeezed(text)
     wanted, unwanted = ([squeezed(one) in held for one in of] for of in (page.wanted, page.unwanted))
     return sum(wanted), len(wanted), sum(unwanted)
