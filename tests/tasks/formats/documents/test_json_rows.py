@@ -115,7 +115,7 @@ def encrypted() -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (zipped(**{"a.txt": b"{}", "b.csv": b"{}"}), "none of the 2 files in the zip file has the ending"),
+        (zipped(**{"a.txt": b"{}", "b.csv": b"{}"}), "none of the 2 files in the zip file has an expected suffix"),
         (zipped(a=zipped(b=b"{}")), "is a zip file itself"),
         (zipped(), "holds no file"),
         (zipped(a=b"{}" * 99)[:-30], "cannot be unpacked"),
