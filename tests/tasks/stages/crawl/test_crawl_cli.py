@@ -199,5 +199,5 @@ def test_a_killed_prune_is_finished_by_the_next_one(aged, monkeypatch):
     assert again.version == "c1"
     crawldb.remove(again, "test")
     assert list(keep_reasons(store)) == ["c2"]
-    with pytest.raises(ValueError, match="c2 stays"):
+    with pytest.raises(ValueError, match="c2 must be kept"):
         crawldb.remove(crawldb.generations(store, "asked", 1, timedelta())[0], "test")
