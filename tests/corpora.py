@@ -1,4 +1,4 @@
-"""Small artificial corpora, and the artifacts that the token stages make of them."""
+"""Small artificial corpora, and their artifacts of the token stages."""
 
 import random
 from collections.abc import Iterable
@@ -73,7 +73,7 @@ def documents_in(
 def by_hand(
     folder: Path, kind: str, parts: int, tables: dict[str, tuple[pa.Schema, list[dict]]], version: str = "dev"
 ) -> Artifact:
-    """Commits tables as the artifact test/<kind>, each row in a part that its id decides."""
+    """Commits tables as the artifact test/<kind>, with parts assigned by id."""
     output = Output(Store(str(folder)), ArtifactId(f"test/{kind}", version), "by-hand")
     for index, part_name in enumerate(part_names(parts)):
         with output.part(part_name, conserved=False) as part:
@@ -108,7 +108,7 @@ def tokens_in(
     version: str = "dev",
     tokenizer_file: str = "",
 ) -> Made:
-    """Runs tokenizer, encode and pack over test/documents, made of `rows` if need be; makes artifacts test/<kind>."""
+    """Runs tokenizer, encode and pack over test/documents, which `rows` create; writes artifacts test/<kind>."""
     run = partial(run_stage_in, folder, workers=workers, version=version)
     made = Artifact.find(Store(str(folder)), ArtifactId("test/documents", version))
     documents = made or documents_in(folder, corpus() if rows is None else rows, parts, version=version)

@@ -1,4 +1,4 @@
-"""The plan of a large crawl: its hosts behave as the crawler treats hosts, and its sums are those of its inputs."""
+"""The plan of a large crawl: simulated hosts follow the rules of the crawler, and totals follow from the inputs."""
 
 import math
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_silent_hosts_are_retried_at_the_interval_of_the_crawl_db():
 def test_concurrency_bounds_the_pages_of_many_slow_hosts():
     plan = replace(PLAN, latency_s=4, concurrency=4)
     played = cycle(plan, hosts(plan, [500] * 100), math.inf)
-    # Each request holds its place for a second, though it takes four.
+    # Each request occupies its slot for one second, although it takes four.
     assert played.bound == "places"
     assert played.pages == pytest.approx(3600 * 4, rel=0.02)
 

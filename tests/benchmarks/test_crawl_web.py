@@ -1,4 +1,4 @@
-"""The web of the crawl benchmark: the same every time, whole, and as large as its numbers."""
+"""The web of the crawl benchmark is deterministic, complete, and of the stated size."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""The table of benchmarks is that of their results, and documents name benchmarks that there are."""
+"""The table of benchmarks agrees with their results, and documents name only existing benchmarks."""
 
 import re
 
@@ -13,7 +13,7 @@ MODULES = ROOT / "benchmarks"
 
 
 def words(one: Benchmark) -> list[str]:
-    """The module of a benchmark, and its subcommand where it has one."""
+    """The module of a benchmark, and its subcommand if it has one."""
     return re.findall(r"^\w+(?: [a-z_]+(?= |$))?", one.command)[0].split()
 
 

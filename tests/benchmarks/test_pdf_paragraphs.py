@@ -1,4 +1,4 @@
-"""Paragraphs of PDF files are measured as their sources have them; in twelve documents of others they break there."""
+"""Paragraph breaks of PDF files are scored against their sources; on twelve foreign documents the score holds."""
 
 import os
 import shutil
@@ -82,7 +82,7 @@ def test_breaks_are_counted_between_words_adjacent_in_both_texts() -> None:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Debian packages; SLUICE_DEBIAN_DOCS may name one that is kept from one run to the next."""
+    """The folder of Debian packages; SLUICE_DEBIAN_DOCS can name a folder that persists between runs."""
     for program in ("apt-get", "dpkg"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here: the packages with PDF files cannot be fetched")

@@ -1,4 +1,4 @@
-"""The sweep on a GPU, in small on a CPU: everything runs, is written, and keeps to its time."""
+"""The sweep of the GPU benchmark, on a CPU: everything runs, is written, and respects the time budget."""
 
 import importlib
 import json
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @pytest.fixture(scope="module")
 def train_gpu() -> ModuleType:
-    """Imported for a test, and not by whoever collects it: torch._dynamo comes along, a CPU-second."""
+    """Imported inside tests and not at collection, because it imports torch._dynamo, which takes a CPU-second."""
     return importlib.import_module("benchmarks.train_gpu")
 
 
 @pytest.fixture
 def configurations(train_gpu: ModuleType) -> int:
-    """How many configurations the tiny sweep has."""
+    """Number of configurations of the tiny sweep."""
     return sum(map(len, train_gpu.TINY.values()))
 
 

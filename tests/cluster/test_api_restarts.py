@@ -1,4 +1,4 @@
-"""An API server that is started anew while pods run: it answers 403 to everybody until it has read who may do what."""
+"""An API server that restarts while pods run: it answers 403 to all clients until it has loaded RBAC."""
 
 import asyncio
 import re
@@ -63,7 +63,7 @@ def test_a_pod_starts_although_the_api_server_has_not_loaded_rbac_yet(run, clust
 
 @pytest.fixture
 def stranger(cluster, monkeypatch):
-    """Takes all rights away from everybody, but for a way to give them back."""
+    """Removes the rights of all clients; returns a function that restores them."""
     bed = cluster.only_here("rights that are taken away at will")
 
     def take() -> None:

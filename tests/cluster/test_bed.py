@@ -1,4 +1,4 @@
-"""The loopback bed itself, through the Python client: what it answers where operators rely on the answer."""
+"""The loopback bed, through the Python client: responses that operators rely on."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def start(core, name: str, code: str, grace_s: int = 30, **container) -> None:
 
 
 def ended(core, name: str):
-    """Waits for the end of a pod and returns how its container ended."""
+    """Waits for the end of a pod and returns the terminated state of its container."""
     return until(lambda: core.read_namespaced_pod(name, "training").status.container_statuses[0].state.terminated)
 
 
@@ -134,7 +134,7 @@ def test_a_log_is_followed_with_timestamps_and_resumed_by_the_second(core, bed) 
     until(lambda: "line 0" in log(core, "says"))
     whole = log(core, "says", follow=True, timestamps=True).splitlines()
     assert [line.split(" ", 1)[1] for line in whole] == ["line 0", "line 1", "line 2", "line 3"]
-    # By the whole second, as the API knows it: what was read comes again and must be dropped by the reader.
+    # With a resolution of one second, as in the API: the reader must drop repeated lines.
     url = f"{bed.url}/api/v1/namespaces/training/pods/says/log?sinceTime={whole[2].split(' ')[0]}"
     with urllib.request.urlopen(url) as answer:
         again = answer.read().decode()

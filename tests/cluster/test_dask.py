@@ -1,4 +1,4 @@
-"""A Dask cluster per DAG run: made, used, adopted, ended; with real scheduler and worker processes behind the API."""
+"""A Dask cluster per DAG run: created, used, adopted, deleted; with real scheduler and worker processes."""
 
 import json
 import logging
@@ -91,7 +91,7 @@ def content(tmp_path: Path, recipe: str) -> str:
 
 
 def content_here(tmp_path: Path) -> str:
-    """What the same work comes to in this process."""
+    """The result of the same work in this process."""
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         run_stage(find_recipe("here"), stage)
     return content(tmp_path, "here")

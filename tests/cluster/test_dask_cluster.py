@@ -1,4 +1,4 @@
-"""A Dask cluster through its operator, here or on a cluster of yours: made, adopted, used, disturbed, removed."""
+"""A Dask cluster through its operator, on the bed or an external cluster: its life cycle, with disturbances."""
 
 import pytest
 
@@ -14,7 +14,7 @@ DASK = "dask.org/cluster-name"
 
 @pytest.fixture
 def recipe(cluster, recipes):
-    """Writes a recipe whose place makes Dask clusters here, and returns it; keywords change the section."""
+    """Writes and returns a recipe with Dask on this cluster; keywords change the section."""
 
     def write(name: str, **changes):
         recipes(name, cluster.dask_place(**changes))

@@ -1,4 +1,4 @@
-"""Places in which no Dask cluster can be made: each ends soon with cause and remedy, and leaves nothing behind."""
+"""Places without a working Dask cluster: each fails soon with cause and remedy, and leaves no objects."""
 
 import json
 from typing import Any

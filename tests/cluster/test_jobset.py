@@ -1,4 +1,4 @@
-"""Two nodes as one gang: real torch processes that meet over gloo, make one model, and survive what happens to one."""
+"""Two nodes as one gang: real torch processes that train one model over gloo and survive faults of one of them."""
 
 import json
 import time
@@ -19,7 +19,7 @@ GANG = {"operator": "JobSetOperator", "nodes": 2}
 
 
 def jobsets(cluster) -> list[dict]:
-    """The JobSets that are there now."""
+    """The current JobSets."""
     return cluster.custom.list_namespaced_custom_object(*JOBSETS, cluster.namespace, "jobsets")["items"]
 
 
@@ -172,7 +172,7 @@ def test_an_intermittently_failing_api_creates_one_gang(run, cluster) -> None:
 
 @pytest.fixture
 def queue(cluster) -> str:
-    """The name of a queue with room for the gang; made here unless `SLUICE_TEST_QUEUE` names one."""
+    """The name of a queue with quota for the gang; created here unless `SLUICE_TEST_QUEUE` names one."""
     if cluster.queue:
         return cluster.queue
     cluster.only_here("a Kueue queue of the tests' own (or set SLUICE_TEST_QUEUE)")

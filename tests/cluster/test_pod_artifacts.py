@@ -1,4 +1,4 @@
-"""A pod, or a gang, that ends with exit code 0 and leaves no artifact: it is no success, and no later try finds it."""
+"""A pod or gang that exits with 0 without an artifact is not a success, and no later try adopts it."""
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -12,7 +12,7 @@ IDLE = ["python", "-c", "print('nothing is made')"]
 
 @pytest.fixture
 def task(recipe):
-    """A task whose pod makes nothing as long as `task.idle` is true."""
+    """A task whose pod writes no artifact while `task.idle` is true."""
     from operators.gpu_pod import GpuPodOperator
 
     recipe()
@@ -40,7 +40,7 @@ def test_a_pod_without_an_artifact_fails_the_task_and_is_deleted(task, cluster) 
 
 @pytest.mark.parametrize("mended", [True, False])
 def test_a_completed_pod_without_an_artifact_is_not_adopted(task, cluster, mended) -> None:
-    task.process()  # its worker and its triggerer are gone before the pod has ended
+    task.process()  # its worker and its triggerer die before the pod ends
     cluster.until(lambda: over(cluster), 60)
     task.idle = not mended
     task.process()

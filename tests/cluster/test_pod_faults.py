@@ -1,7 +1,7 @@
-"""A pod that trains while something breaks: the log, the kubelet, the API server, the node, Airflow itself.
+"""A training pod during faults of the log, the kubelet, the API server, the node, and Airflow.
 
-Whatever it is, the run goes on or resumes, there are never two pods at once, and the model is the one that an
-undisturbed run makes.
+In every case the run continues or resumes, there are never two pods at once, and the model equals that of an
+undisturbed run.
 """
 
 import io
@@ -28,13 +28,13 @@ def trained_as_if_nothing_had_happened(ended, undisturbed) -> None:
 
 
 def lines(ended, count: int) -> list[int]:
-    """How often each line of the pod is in the task's log."""
+    """The number of occurrences of each line of the pod in the task's log."""
     return [len(re.findall(rf"\bline {number}\b", ended.said)) for number in range(count)]
 
 
 @pytest.fixture
 def saved(cluster, store):
-    """Waits until the running pod has saved a checkpoint and is past it; returns the pod."""
+    """Waits until the running pod is past a saved checkpoint; returns the pod."""
 
     def wait():
         pod = cluster.pod()
@@ -46,7 +46,7 @@ def saved(cluster, store):
 
 @pytest.fixture
 def task(recipe):
-    """A task that trains, for as many processes as the test wants; its recipe is written."""
+    """A training task for several processes, with its recipe."""
 
     def make(steps: int = STEPS, **place) -> Task:
         from operators.gpu_pod import GpuPodOperator
@@ -140,7 +140,7 @@ def test_an_intermittently_failing_api_changes_nothing(run, cluster, code) -> No
             faults.reset(verb=verb, times=2)
         else:
             faults.answer(code, verb=verb, times=2, retry_after=1 if code == 429 else None)
-    # Long enough for a watch that was refused twice to be tried a third time.
+    # Long enough for a third try of a watch that was refused twice.
     ended = run("tokenizer", more=first(COUNT.format(20)))
     assert ended.state == "success", ended.said
     assert ended.task.try_number == 1

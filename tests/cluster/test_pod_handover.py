@@ -1,4 +1,4 @@
-"""A triggerer that is restarted hands the log of its pods over: every line is in the task's log once."""
+"""A restarted triggerer continues the logs of its pods: every line is in the task's log once."""
 
 import asyncio
 import re

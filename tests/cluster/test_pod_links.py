@@ -1,4 +1,4 @@
-"""What a person is led to from a task whose stage runs in a pod."""
+"""Links of a task whose stage runs in a pod."""
 
 import pytest
 

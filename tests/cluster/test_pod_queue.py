@@ -1,4 +1,4 @@
-"""Kueue that is older than expected, or not there: the wait in a queue says so."""
+"""A missing or outdated Kueue is reported while a pod waits in a queue."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A pod that is taken away is not a failure of its task: it is started again without using up a retry."""
+"""An evicted pod is not a failure of its task: it is restarted without using a retry."""
 
 import re
 
@@ -8,7 +8,7 @@ from tests.cluster.runs import first, meanwhile
 
 pytestmark = pytest.mark.real_time
 
-# The first pod waits to be taken away; its successor goes straight to its stage.
+# The first pod waits for its eviction; its successor runs its stage at once.
 WAITS = (
     "marker = os.environ['MARKER']; seen = os.path.exists(marker); open(marker, 'w').close(); seen or time.sleep(60)"
 )

@@ -1,4 +1,4 @@
-"""A stage in a pod, undisturbed: what it brings, and how each kind of failure ends the task."""
+"""A stage in an undisturbed pod: its result, and the effect of each kind of failure on the task."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What every DAG owes: it parses, says what it is, can be triggered with a form, and retries with a pause."""
+"""Requirements on every DAG: it parses, has a description, can be triggered with a form, and retries with a delay."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def test_the_recipes_of_the_repository_parse(dag_bag, monkeypatch):
 
 
 def test_recipes_for_other_places_differ_from_the_demo_only_in_their_place(dag_bag, monkeypatch):
-    # The Airflow home is the checkout: the templates of the pods are found from there.
+    # The Airflow home is the checkout, which the paths of pod templates are relative to.
     monkeypatch.chdir(ROOT)
     operators = {}
     for recipe in ("s3", "cluster"):
@@ -224,7 +224,7 @@ def test_the_sections_of_a_recipe_determine_its_dags(sections, dags, recipes, da
     bag = dag_bag()
     assert bag.import_errors == {}
     assert set(bag.dags) == {f"mine.{dag}" for dag in (*dags, "takedown")}
-    # The first one follows the calendar, each other one what the one before it makes.
+    # The first DAG has a time schedule, each other one follows the asset of its predecessor.
     kinds = {"crawl": "warc", "corpus": "documents", "tokens": "tokens", "canary": "mixture"}
     assert bag.dags[f"mine.{dags[0]}"].schedule == "0 3 * * *"
     for before, after in pairwise(dags):

@@ -1,4 +1,4 @@
-"""The DAG of fine-tuning: of recipes that have examples and a base, with its stages in order and no schedule."""
+"""The DAG of fine-tuning: for recipes with examples and a base, with its stages in order and no schedule."""
 
 FINETUNE = """
 [examples]

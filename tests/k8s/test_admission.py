@@ -1,4 +1,4 @@
-"""What the API server refuses beyond the schema, and what it adds: no object of k8s/ meets it unprepared."""
+"""Admission rules beyond the schema: no object of k8s/ is refused, and added defaults are accounted for."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Values for the charts: accepted by the charts' schemas and by Helm, settings that Airflow has, nothing unpinned."""
+"""Values for the charts: valid by their schemas and for Helm, existing settings of Airflow, nothing unpinned."""
 
 import configparser
 import importlib
@@ -19,7 +19,7 @@ from tests.k8s.definitions import built_in
 from tests.k8s.render import containers, pod_of
 
 AIRFLOW = ("airflow.yaml", "airflow-kind.yaml", "airflow-eks.yaml", "airflow-git-sync.yaml")
-# As docs/kubernetes.md and kind.sh give them to Helm.
+# As passed to Helm in docs/kubernetes.md and kind.sh.
 INSTALLED = {
     "kind": ("airflow.yaml", "airflow-kind.yaml"),
     "eks": ("airflow.yaml", "airflow-eks.yaml"),
@@ -30,7 +30,7 @@ COMPONENTS = ("scheduler", "apiServer", "dagProcessor", "triggerer", "migrateDat
 
 @pytest.fixture(params=INSTALLED)
 def installed(request, values):
-    """The values of one way to install Airflow, merged as Helm does."""
+    """The values of one installation of Airflow, merged like Helm."""
     found = {}
     for name in INSTALLED[request.param]:
         found = merged(found, values(name))
@@ -77,7 +77,7 @@ def test_an_account_with_two_owners_is_found(chart):
 
 @pytest.fixture
 def whole_chart(installed):
-    """What the templates of the official chart make of the values; skips where no chart is at hand."""
+    """The objects rendered by the official chart; skips without a chart."""
     helm = pytest.importorskip("helm_python", reason="helm_python is not installed: pip install helm-python-sdk")
     if "SLUICE_AIRFLOW_CHART" not in os.environ:
         pytest.skip("no chart: set SLUICE_AIRFLOW_CHART to the folder or archive of Airflow's chart")
@@ -134,10 +134,10 @@ def test_every_setting_exists_in_airflow_or_a_provider(name, values):
     assert set_here - options() == set()
 
 
-# What is otherwise on a cluster, and why.
+# Differences on a cluster, with reasons.
 OTHERWISE = {
     ("core", "executor"),  # a pod per task
-    ("core", "parallelism"),  # pods and not the cores of one machine bound it
+    ("core", "parallelism"),  # limited by pods and not by the cores of one machine
 }
 
 
@@ -192,7 +192,7 @@ def test_every_component_is_sized_and_locked_down(values):
 
 
 def test_airflow_keys_are_files_and_not_environment_variables(installed):
-    """Each key is off as a variable, and the command that reads it names a file that the volume really has."""
+    """Each key is disabled as a variable, and its command reads an existing file of the volume."""
     [volume] = [one for one in installed["volumes"] if one["name"] == "keys"]
     [mount] = [one for one in installed["volumeMounts"] if one["name"] == "keys"]
     files = {
@@ -227,14 +227,14 @@ print(json.dumps({"keys": keys, "accounts": [account(one) for one in ("fetch", "
 
 
 def test_airflow_takes_its_keys_from_files_and_the_crawlers_account_from_its_local_settings(values, tmp_path):
-    """A process of the real Airflow, with environment and local settings of the values, files in place of volumes."""
+    """A process of the real Airflow, with the values' environment and local settings, and files as volumes."""
     chart = values("airflow.yaml")
     given = {one["name"]: one["value"] for one in chart["env"]}
     environment = {name: value.replace("/run/secrets/airflow", str(tmp_path)) for name, value in given.items()}
     contents = [f"sqlite:///{value.removeprefix('cat ')}.db" for value in environment.values()]
     for value, content in zip(environment.values(), contents, strict=True):
         Path(value.removeprefix("cat ")).write_text(content)
-    # Where the chart mounts it.
+    # The mount path of the chart.
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "airflow_local_settings.py").write_text(chart["airflowLocalSettings"])
     asked = [name.removesuffix("_CMD").removeprefix("AIRFLOW__").lower().split("__") for name in environment]

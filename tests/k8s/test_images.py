@@ -1,7 +1,7 @@
-"""The Dockerfiles, as far as they can be checked without Docker: pinned, not root, cached well, nothing missing.
+"""The Dockerfiles, checked without Docker: pinned, not root, cached well, nothing missing.
 
-That they build is not shown here. What is: every file that they copy exists and passes .dockerignore, the packages they
-ask for are all in the lock, and the wheel is made of tasks and operators.
+The build itself is not tested. Checked are: every copied file exists and passes .dockerignore, the packages they
+install are all in the lock, and the wheel contains tasks and operators.
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ FILES = {
 
 
 def instructions(path):
-    """Returns (instruction, arguments) of a Dockerfile; continued lines are joined, comments are gone."""
+    """Returns (instruction, arguments) of a Dockerfile, with joined continuation lines and without comments."""
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ").splitlines()
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined]
@@ -67,7 +67,7 @@ def test_only_package_managers_download_and_no_secret_is_baked_in(path):
 
 
 def ignored(name):
-    """Tells whether .dockerignore keeps a file out: the last rule that matches counts."""
+    """Returns whether .dockerignore excludes a file: the last matching rule applies."""
     out = False
     for rule in (ROOT / ".dockerignore").read_text().split("\n"):
         if rule and not rule.startswith("#"):
@@ -96,7 +96,7 @@ def test_the_models_stage_has_all_files_needed_to_download_models(name, tmp_path
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
             for source in sources:
                 shutil.copy(ROOT / source, tmp_path / folder)
-    # Imports what the stage runs, in a Python without any installed package.
+    # Imports the code of the stage, in a Python without installed packages.
     alone = [sys.executable, "-I", "-S", "-c", "import sys; sys.path.insert(0, '.'); import tasks.filters.pretrained"]
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -132,7 +132,7 @@ def wanted(name):
 
 
 def closure(requirements):
-    """Returns the normalised names of all packages that these requirements bring, by the installed metadata."""
+    """Returns the normalized names of all packages of these requirements, from installed metadata."""
     found, ahead = set(), [(Requirement(line), "") for line in requirements]
     while ahead:
         requirement, extra = ahead.pop()
@@ -169,7 +169,7 @@ def test_each_image_holds_only_what_its_role_needs():
     assert "torch" in packages["trainer"]
     assert not {"apache-airflow"} & (packages["trainer"] | packages["worker"])
     assert not {"torch"} & packages["worker"]
-    # Client, scheduler and workers of Dask must be of one version: one lock, one list.
+    # Client, scheduler and workers of Dask must have the same version: one lock, one list.
     assert {"dask", "distributed"} <= packages["airflow"] & packages["worker"]
 
 

@@ -1,7 +1,7 @@
-"""kind.sh: what it says when something is missing, its order of work, and that no value of a secret is an argument.
+"""kind.sh: its messages about missing requirements, its order of commands, and no secret values in arguments.
 
-Docker, kind, kubectl and helm are small scripts here that write down how they were called. That the real ones do what
-they are told is not shown.
+Docker, kind, kubectl and helm are replaced by scripts that record their calls. The effect of the real commands
+is not tested.
 """
 
 import json

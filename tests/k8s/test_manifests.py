@@ -1,4 +1,4 @@
-"""Every object in k8s/ is valid in strict mode, and the strict check finds what it should."""
+"""Every object in k8s/ is valid in strict mode, and the strict check finds errors."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for metrics that Airflow sends and the mapping keeps: by its registry, by its own client."""
+"""Dashboard and alerts query metrics that Airflow sends and the mapping keeps, according to its registry and client."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.k8s.conftest import K8S
 from tests.k8s.statsd import mapped, sample
 
 OBSERVED = K8S / "observability"
-# Metrics of others, with where they come from.
+# Metrics of other exporters.
 FOREIGN = {
     *("kube_pod_status_phase", "kube_pod_container_resource_requests"),  # kube-state-metrics
     *("kueue_pending_workloads", "kueue_admitted_active_workloads", "kueue_evicted_workloads_total"),  # Kueue
@@ -43,7 +43,7 @@ OURS = {"airflow_sluice_alert": ("gauge", {"recipe", "artifact", "member", "kind
 
 @pytest.fixture(scope="module")
 def known(registry, mappings):
-    """Every series that Prometheus can hold of Airflow and of ours: name -> (kind, labels)."""
+    """Every series of Airflow and Sluice in Prometheus: name -> (kind, labels)."""
     series = dict(OURS)
     for metric in registry:
         stat = "airflow." + metric["name"].format(

@@ -1,4 +1,4 @@
-"""Who may reach whom: the crawler no private address, the trainer nothing but store, MLflow and gang, Dask its own."""
+"""Allowed connections: no private address for the crawler; store, MLflow and gang for the trainer; Dask for itself."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_the_crawlers_of_the_policies_are_the_tasks_that_open_web_pages(recipes,
     }
     [policy] = [one["spec"] for one in rendered("base") if one["metadata"]["name"] == "crawler"]
     assert opening == set(policy["podSelector"]["matchExpressions"][0]["values"]) == {"fetch", "render"}
-    # Every rule that leaves the crawlers out names the same tasks.
+    # Every rule that excludes crawlers names the same tasks.
     left_out = [
         set(one["values"])
         for name in ("kubernetes-api", "dask-clients")
@@ -128,7 +128,7 @@ def test_a_dask_scheduler_accepts_only_task_pods_and_its_workers(network):
 def test_the_crawler_and_the_dask_scheduler_each_refuse_the_other(crawler, rendered):
     for folder in OVERLAYS:
         for namespace in ("sluice", "sluice-work"):
-            # The policies of one side alone: where the other side's are missing, everything passes there.
+            # Only the policies of one side: without policies the other side allows everything.
             side = Network([one for one in rendered(folder) if one["metadata"].get("namespace") == namespace])
             assert not any(side.lets(crawler, SCHEDULER, port) for port in (8786, 8787))
             assert side.lets(EXTRACT, SCHEDULER, 8786)

@@ -1,4 +1,4 @@
-"""What every pod of k8s/ must be: pinned, locked down, sized, probed, movable; and free of secrets."""
+"""Requirements on every pod of k8s/: pinned, locked down, sized, probed, movable, and without secrets."""
 
 import re
 
@@ -12,12 +12,12 @@ from tests.k8s.network import selects
 from tests.k8s.render import containers, pod_of
 
 LONG_RUNNING = {"Deployment", "StatefulSet", "DaemonSet"}
-# Filled in from the recipe by the operators: image and resources. See test_rendered_pods.
+# The operators fill in image and resources from the recipe. See test_rendered_pods.
 FROM_RECIPE = {"trainer.yaml", "trainer-gp3.yaml", "trainer-efa.yaml", "dask.yaml"}
 
 
 def pods(rendered, templates):
-    """Yields (name, pod spec) of everything in k8s/ that holds one."""
+    """Yields (name, pod spec) of every object in k8s/ with a pod spec."""
     for folder in FOLDERS:
         for one in rendered(folder):
             if spec := pod_of(one):
@@ -67,7 +67,7 @@ def test_the_quota_of_airflows_namespace_allows_its_maximum_of_tasks(rendered, t
     for name, size in sizes.items():
         assert tasks * parse_quantity(size) * 5 / 4 < parse_quantity(quota[name]), name
     assert tasks * 2 < int(quota["pods"])
-    # With a quota a pod that names no size is refused, so the namespace gives it one.
+    # With a quota a pod without resources is refused, so the namespace has defaults.
     [limits] = resources("sluice", "LimitRange", rendered("base"))["limits"]
     assert {"cpu", "memory"} <= set(limits["defaultRequest"])
     assert "memory" in limits["default"]

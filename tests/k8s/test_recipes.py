@@ -1,4 +1,4 @@
-"""The recipes for a cluster name only what k8s/ makes: namespaces, accounts, queues, templates, images, connections."""
+"""The recipes for a cluster name only objects of k8s/: namespaces, accounts, queues, templates, images, connections."""
 
 import pytest
 from kubernetes.utils.quantity import parse_quantity
@@ -11,7 +11,7 @@ ROOT = K8S.parent
 
 @pytest.fixture
 def placed(tmp_path, rendered, monkeypatch):
-    """A function of an overlay: the recipe that its settings lead to, as a task pod finds it."""
+    """A function that returns the recipe of an overlay's settings, as read by a task pod."""
     from tasks.run.recipe import Recipe
 
     monkeypatch.chdir(ROOT)
@@ -21,7 +21,7 @@ def placed(tmp_path, rendered, monkeypatch):
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         if settings["SLUICE_RECIPES"] == "/opt/airflow/recipes":
-            # As the pod sees it: the mounted folder stands beside dags/.
+            # As in the pod: the mounted folder is next to dags/.
             (tmp_path / "recipes").mkdir()
             (tmp_path / "dags").symlink_to(ROOT / "dags")
             [(name, text)] = data(rendered(overlay), "sluice", "sluice-recipes").items()

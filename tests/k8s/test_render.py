@@ -1,4 +1,4 @@
-"""The renderer of the tests renders as Kustomize does, and refuses what it does not know of it."""
+"""The renderer of the tests agrees with Kustomize, and refuses unsupported features."""
 
 import shutil
 import subprocess

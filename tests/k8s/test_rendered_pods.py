@@ -1,4 +1,4 @@
-"""What really reaches the cluster: recipe and pod template of k8s/pods together, as the operators render them."""
+"""The pods that reach the cluster: recipe and pod template of k8s/pods, as rendered by the operators."""
 
 import math
 
@@ -41,7 +41,7 @@ secrets = ["sluice-store"]
 
 @pytest.fixture
 def recipe(recipes, monkeypatch):
-    """A function of a template's file name: the recipe that uses it, seen from the Airflow home."""
+    """A function that returns the recipe with a template file, with paths relative to the Airflow home."""
     from tasks.run.recipe import find_recipe
 
     monkeypatch.chdir(K8S.parent)
@@ -75,7 +75,7 @@ def dask(recipe):
 
 
 def specs(recipe):
-    """Yields the name and spec of every pod that the operators ask for."""
+    """Yields the name and spec of every pod of the operators."""
     yield "pod", pod(recipe)[1]["spec"]
     yield "rank", gang(recipe)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     cluster = dask(recipe)[0]["spec"]
@@ -179,7 +179,7 @@ def disk(spec):
 
 
 def test_a_training_requests_the_planned_disk_and_is_admitted(recipe, rendered):
-    """A billion weights: five checkpoints of two nodes' halves, one whole, and the shards that the steps read."""
+    """A billion weights: five checkpoints in halves of two nodes, one whole, and the shards of the steps."""
     from tasks.trainer.model.shape import ModelShape
 
     made = recipe(**LARGE)
@@ -242,7 +242,7 @@ def test_a_gang_with_a_topology_finds_its_level_and_flavors(recipe, rendered):
 
 @pytest.fixture
 def task_pod(airflow_db, values, monkeypatch):
-    """A function of a template's file name: the pod that the executor makes of it for one try of a task."""
+    """A function that returns the executor's pod for one try of a task with a template file."""
 
     settings = {}
     exec(values("airflow.yaml")["airflowLocalSettings"], settings)
@@ -278,7 +278,7 @@ def test_airflow_makes_a_valid_task_pod_from_the_template(task_pod, template):
     [container] = made["spec"]["containers"]
     assert container["image"] == "sluice/airflow:0.1.0"
     assert container["args"][:3] == ["python", "-m", "airflow.sdk.execution_time.execute_workload"]
-    # By these labels the policies know a crawler.
+    # The policies select crawlers by these labels.
     assert made["metadata"]["labels"].items() >= {"component": "worker", "tier": "airflow", "task_id": "fetch"}.items()
 
 

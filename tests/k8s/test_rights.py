@@ -1,4 +1,4 @@
-"""Who may do what in Kubernetes: all that the operators of Airflow call, and nothing beyond."""
+"""Rights in Kubernetes: exactly those that the Airflow operators need."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ WATCHED = {"get", "list"}
 
 
 def kinds_that_operators_use():
-    """Finds every kind of object that a module of operators/ names, as (API group, plural)."""
+    """Returns every kind of object in the modules of operators/, as (API group, plural)."""
     return kinds_in(module.name for module in pkgutil.walk_packages(operators.__path__, "operators."))
 
 
@@ -35,7 +35,7 @@ def kinds_in(modules):
 
 
 def rights(objects, account, namespace):
-    """Returns what an account may do in a namespace: (API group, resource) -> verbs."""
+    """Returns the rights of an account in a namespace: (API group, resource) -> verbs."""
     roles = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
     bindings = [
         one
@@ -59,7 +59,7 @@ def test_a_task_pod_has_the_rights_of_its_operators(rendered):
         assert allowed.get(kind, set()) >= WATCHED, kind
     for kind in CREATED:
         assert allowed[kind] >= {"create", "get", "list", "watch", "delete"}, kind
-    # The log reader notes in the pod how far it has read.
+    # The log reader records its position in the pod.
     assert "patch" in allowed["", "pods"]
     assert allowed["", "pods/log"] == {"get"}
 

@@ -176,7 +176,7 @@ def test_kubernetes_defines_every_field(tmp_path: Path, with_template: bool):
     ("place", "says"),
     [
         ({"image": ""}, "names no image"),
-        ({"template": "no/such.yaml"}, "template no/such.yaml is not there"),
+        ({"template": "no/such.yaml"}, "template no/such.yaml does not exist"),
         ({"grace_s": 10}, "grace_s is 10"),
     ],
 )

