@@ -101,9 +101,9 @@ def tokenize(chunk: str) -> list[str]:
 
     A chunk of more than 1,000 characters is one token.
 
-    >>> pieces("(don't")
+    >>> tokenize("(don't")
     ['(', 'do', "n't"]
-    >>> pieces("well-known,")
+    >>> tokenize("well-known,")
     ['well', '-', 'known', ',']
     """
     if len(chunk) > _LONGEST_CHUNK:
