@@ -114,7 +114,7 @@ def write_samples(
         for name in ("key", "left", "right"):
             sampled[name] = pairs[name][inside]
         sampled["jaccard"] = shares[inside]
-        sorted_runs.write(part, buckets.beside(folder).path(number), [smallest(sampled)])
+        sorted_runs.write(part, buckets.sibling(folder).path(number), [smallest(sampled)])
 
 
 def smallest(sampled: NDArray[np.void]) -> NDArray[np.void]:
@@ -199,14 +199,14 @@ def audit_part(
     domains = add_domains(tables(f"{DOMAINS_FOLDER}/{name}.parquet" for name in names))
     write_table(part, DOMAINS_FILE, domains)
     below, above = (
-        _side(work, verified.beside(name) if verified else None, counts[f"pairs_just_{name}"])
+        _side(work, verified.sibling(name) if verified else None, counts[f"pairs_just_{name}"])
         for name in (BELOW, ABOVE)
     )
     audit = DuplicateAudit(
         jaccard=work.config.jaccard,
         width=WIDTH,
-        sizes=_sizes(tables(pairs.beside(CLUSTER_SIZES).paths("parquet"))),
-        largest=_largest(tables(pairs.beside(LARGEST_FOLDER).paths("parquet"))),
+        sizes=_sizes(tables(pairs.sibling(CLUSTER_SIZES).paths("parquet"))),
+        largest=_largest(tables(pairs.sibling(LARGEST_FOLDER).paths("parquet"))),
         below=below,
         above=above,
         sources=source_losses(tables(f"{SOURCES_FOLDER}/{name}.parquet" for name in names)),

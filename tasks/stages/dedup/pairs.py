@@ -75,7 +75,7 @@ def candidates_part(work: Workspace, buckets: Buckets, part: Part, number: int) 
     wanted: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     part.metric("found_pairs", sorted_runs.write(part, buckets.path(number), _collect_texts(blocks, wanted)))
     texts = packed(ROW_ID, key=np.unique(np.concatenate(wanted)))
-    sorted_runs.write(part, buckets.beside(WANTED).path(number), [texts])
+    sorted_runs.write(part, buckets.sibling(WANTED).path(number), [texts])
 
 
 def shared_texts(
@@ -300,7 +300,7 @@ def verify_part(work: Workspace, candidates: Buckets, buckets: Buckets, part: Pa
     left, right = records["left"][is_duplicate], records["right"][is_duplicate]
     links = packed(LINK, key=mix(left), left=left, right=right, jaccard=shares[is_duplicate].astype(np.float32))
     sorted_runs.write(part, buckets.path(number), [sorted_runs.by_key(links)])
-    sorted_runs.write(part, buckets.beside(EDGES).path(number), [both_directions(left, right)])
+    sorted_runs.write(part, buckets.sibling(EDGES).path(number), [both_directions(left, right)])
 
 
 def similarities(records: NDArray[np.void], sets: ShingleSets) -> NDArray[np.float64]:

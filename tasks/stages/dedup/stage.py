@@ -185,7 +185,7 @@ class _Passes:
         if not pairs:
             return []
         specs = [PartSpec(f"shingle-{name}", (number, name)) for number, name in self._all_parts()]
-        self._map(shingle_part, specs, candidates.beside(WANTED), intermediate=True)
+        self._map(shingle_part, specs, candidates.sibling(WANTED), intermediate=True)
         buckets = Buckets("verified", bucket_count(pairs, self._work.config.pairs_per_part))
         records = self._run_pass(buckets, verify_part, candidates)
         self._verified = buckets
@@ -194,7 +194,7 @@ class _Passes:
         verified = self._counts["verified_pairs"]
         if not verified:
             return []
-        self._stars = self._components(buckets.beside(EDGES), verified)
+        self._stars = self._components(buckets.sibling(EDGES), verified)
         self._counts["links"] += verified
         return [buckets]
 
@@ -230,7 +230,7 @@ class _Passes:
 
     def verdicts(self, pairs: Buckets, recaptured: Buckets) -> None:
         """Writes the verdicts on the documents of each part, and on those of the index."""
-        runs = pairs.beside(VERDICTS), recaptured
+        runs = pairs.sibling(VERDICTS), recaptured
         specs = [PartSpec(name, number) for number, name in self._numbered]
         self._output.map_parts(self._engine, partial(duplicates_part, self._work, *runs), specs)
         self._map(earlier_part, [PartSpec(earlier_name(number), number) for number in range(self._index.count)], *runs)

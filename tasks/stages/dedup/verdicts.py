@@ -231,13 +231,13 @@ def keepers_part(work: Workspace, clusters: Buckets, buckets: Buckets, part: Par
     earlier = keepers[is_new_duplicate & (keepers < work.first_row_id)]
     for cycle, count in zip(*np.unique(preference.cycles(work, earlier), return_counts=True), strict=True):
         part.metric(f"{OF_CYCLE}{cycle}", int(count))
-    sorted_runs.write(part, buckets.beside(VERDICTS).path(number), [sorted_runs.by_key(verdicts)])
+    sorted_runs.write(part, buckets.sibling(VERDICTS).path(number), [sorted_runs.by_key(verdicts)])
     with part.file(buckets.path(number, "parquet"), rows=len(pairs)) as file:
         pq.write_table(_pairs_table(members, pairs, near["jaccard"]), file, compression="zstd", compression_level=3)
     largest = audit.largest_clusters(members.ids, members.label, members.text, members.repeated)
-    audit.write_table(part, buckets.beside(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
+    audit.write_table(part, buckets.sibling(audit.LARGEST_FOLDER).path(number, "parquet"), largest)
     size, count = np.unique(sizes, return_counts=True)
-    with part.file(buckets.beside(audit.CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
+    with part.file(buckets.sibling(audit.CLUSTER_SIZES).path(number, "parquet"), rows=len(size)) as file:
         pq.write_table(pa.table([size.astype(np.int64), count.astype(np.int64)], schema=SIZES), file)
 
 

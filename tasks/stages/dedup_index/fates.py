@@ -95,7 +95,7 @@ def fates_part(
     removed = sorted_runs.read_bucket(work.own, leaving, LEAVING, number, buckets.count)
     result = fates(indexed, new, removed)
     for folder, records in result._asdict().items():
-        sorted_runs.write(part, buckets.beside(folder).path(number), [records])
+        sorted_runs.write(part, buckets.sibling(folder).path(number), [records])
 
 
 def fates(indexed: NDArray[np.void], seen: NDArray[np.void], leaving: NDArray[np.void]) -> Fates:

@@ -158,7 +158,7 @@ def count_part(
     distinct, repeated_counts = count_paragraphs(
         config, sorted_runs.read_bucket(own, runs.paths(), RUN, number, ranges.count)
     )
-    for table, paths in ((repeated_counts, ranges), (most_repeated([repeated_counts]), ranges.beside(TOP))):
+    for table, paths in ((repeated_counts, ranges), (most_repeated([repeated_counts]), ranges.sibling(TOP))):
         with part.file(paths.path(number, "parquet"), rows=table.num_rows) as file:
             pq.write_table(table, file, compression="zstd", compression_level=3, store_schema=True)
     part.metric("distinct", distinct)

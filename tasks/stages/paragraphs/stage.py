@@ -70,7 +70,7 @@ def run(config: ParagraphsConfig, inputs: Inputs, output: Output, engine: Engine
     ranges = Buckets(FOLDER, bucket_count(int(_sum(scanned, "counted")), config.bucket_paragraphs))
     specs = [PartSpec(ranges.name(number), number) for number in range(ranges.count)]
     counted = output.map_parts(engine, partial(count_part, config, own, runs, ranges), specs, conserved=False)
-    _write_top(ranges.beside(TOP), own, output)
+    _write_top(ranges.sibling(TOP), own, output)
     marking = partial(mark_part, extracted.folder, own, ranges)
     marked = output.map_parts(engine, marking, [PartSpec(name, name) for name in names])
     metrics = _metrics(scanned, counted, marked)
