@@ -193,8 +193,9 @@ def _finetuned_rows(model: Artifact, tombstones: Tombstones) -> Iterator[Row]:
     for document, numbers in by_document(readings.examples, covered).items():
         reading = readings.of(numbers)
         if reading.learned:
-            learned = {"steps": reading.learned, "checkpoints": reading.checkpoints}
-            yield document_row(*document, sequences=reading.sequences, **learned)
+            yield document_row(
+                *document, sequences=reading.sequences, steps=reading.learned, checkpoints=reading.checkpoints
+            )
 
 
 def _readings_of(plan: Artifact, checkpoint: Artifact | None, tombstones: Tombstones) -> Iterator[tuple[Row, Reading]]:
