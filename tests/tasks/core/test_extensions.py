@@ -1,4 +1,4 @@
-"""Filters and parsers of a package that is really installed: named in a recipe, checked, run here and on workers."""
+"""Filters and parsers of a really installed package: named in a recipe, validated, run locally and on workers."""
 
 import base64
 import hashlib
@@ -56,7 +56,7 @@ mlflow = ""
 
 
 def guide(language: str, beginning: str) -> str:
-    """Returns the block of the guide that begins so; its filter goes by another name than there, which may be taken."""
+    """Returns the code block of the guide with this prefix; renames its filter, whose name could be taken."""
     found = re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.S)
     (block,) = (block for block in found if block.startswith(beginning))
     return str(block).replace("question_marks", "asking")
@@ -66,7 +66,7 @@ PARSER = guide("python", '"""Tables')
 
 
 def wheel(folder: Path, version: str) -> Path:
-    """Builds the package of the guide, as any build tool would lay it out."""
+    """Builds the package of the guide in the standard layout."""
     info = f"my_filters-{version}.dist-info"
     project = tomllib.loads(guide("toml", "[project]"))["project"]
     assert (project["name"], project["version"]) == ("my-filters", "1.0")
@@ -76,7 +76,7 @@ def wheel(folder: Path, version: str) -> Path:
     )
     files = {
         "my_filters/__init__.py": '"""Filters of mine."""\n',
-        "my_filters/asking.py": guide("python", '"""Texts that ask'),
+        "my_filters/asking.py": guide("python", '"""Texts that are mostly questions'),
         "my_filters/tables.py": PARSER,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: my-filters\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -94,7 +94,7 @@ def wheel(folder: Path, version: str) -> Path:
 
 
 def installed(folder: Path, version: str = "1.0") -> Path:
-    """Installs the package into a folder of its own with pip."""
+    """Installs the package into a separate folder with pip."""
     site = folder / f"site-{version}"
     command = ("pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", "--target")
     subprocess.run([sys.executable, "-m", *command, str(site), str(wheel(folder, version))], check=True)
@@ -163,16 +163,16 @@ def test_a_package_adds_a_filter_and_a_parser_that_run_on_workers(site: Path, re
     assert held["attributes"]["settings"]["asking"] == {"package": "my-filters 1.0"}
     assert "package" not in held["attributes"]["settings"]["pii"]
     assert held["documents"]["limits"]["asking"] == {"max_share": 0.4, "package": "my-filters 1.0"}
-    # Another version of the package is another measurement.
+    # Another version of the package gives another fingerprint.
     newer = installed(tmp_path, "1.1")
     drift = shell(newer, "annotate", "--recipe", str(recipe))
     assert drift.returncode == 2
     assert 'annotate.settings.asking.package was "my-filters 1.0" and is "my-filters 1.1"' in drift.stderr
-    # At a new version its group alone is measured again.
+    # At a new version only its group is measured again.
     again = shell(newer, "annotate", "--recipe", str(recipe), "--version=next", "--source-version=dev")
     assert not again.returncode, again.stderr
     assert "[mine/attributes@next] measures asking; prose_score, pii: as measured at dev" in again.stderr
-    # A recipe that was read elsewhere, as a pod gets it, says with which version.
+    # A recipe passed on to a pod states the version.
     program = "import sys; from tasks.run.recipe import Recipe; print(Recipe.load(sys.argv[1]).text)"
     text = subprocess.run(
         [sys.executable, "-c", program, str(recipe)],
@@ -252,7 +252,7 @@ def test_the_shell_lists_extensions_with_their_packages(site: Path) -> None:
 
 @pytest.fixture
 def entries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Lets a test say which entry points there are: group, name, value, package."""
+    """Lets a test define the entry points: group, name, value, package."""
     found: list[tuple[str, str, str, str]] = []
 
     def entry_points(group: str) -> list[Any]:

@@ -23,10 +23,10 @@ from tasks.stages.extract.page_metadata import absolute_url
 
 
 def expected(whatwg):
-    """What the canonical form must be, from the URL standard's result."""
+    """The expected canonical form, from the result of the URL standard."""
     if whatwg is None or not whatwg.startswith(("http://", "https://")):
         return None
-    whatwg = whatwg.replace(";jsessionid=ABC123", "")  # left out on purpose
+    whatwg = whatwg.replace(";jsessionid=ABC123", "")  # omitted on purpose
     scheme, _, host, *path = whatwg.partition("#")[0].split("/", 3)
     return "/".join([scheme, "", host.rstrip("."), *path])
 
@@ -140,7 +140,7 @@ def test_registered_domain_follows_the_public_suffix_list(host, domain):
 
 
 def test_registered_domains_and_suffixes_are_those_of_tldextract():
-    """Every eighth rule of the list, in letters and encoded, with up to three labels before it."""
+    """Every eighth rule of the list, in Unicode and encoded, with up to three labels before it."""
     reference = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
     suffixes = [rule.lstrip("!").replace("*", "any") for rule in sorted(reference.tlds)[::8]]
     suffixes += [
