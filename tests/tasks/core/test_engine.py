@@ -1,4 +1,4 @@
-"""The engine on real Dask processes: growing, losing workers, losing the scheduler, other versions."""
+"""The engine on real Dask processes: scaling up, lost workers, a lost scheduler, version mismatches."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ class Dask:
         self.started: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self) -> subprocess.Popen[bytes]:
-        """Starts a scheduler and returns once it listens: how long a process takes to start is not what is tested."""
+        """Starts a scheduler and returns once it listens, so that its start-up time does not matter."""
         page = ("--dashboard-address", "127.0.0.1:0")
         process = self._start("scheduler", "--host", "127.0.0.1", "--port", str(self.port), *page)
         until(lambda: listening(self.port) or process.poll() is not None, STARTS_S)
@@ -47,7 +47,7 @@ class Dask:
         return process
 
     def worker(self, *options: str, before: str = "", **environment: str) -> subprocess.Popen[bytes]:
-        """Starts a worker process; `before` is a folder that its Python looks into first."""
+        """Starts a worker process; `before` is the first folder of its Python path."""
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(ROOT)]))
         options = ("--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", *options)
         place = ("--local-directory", str(self.folder / "spill"), "--dashboard-address", "127.0.0.1:0")
@@ -73,7 +73,7 @@ class Dask:
 
 @pytest.fixture
 def dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dask]:
-    """A cluster. The engine's patience with it is that of a test, unless it is what is tested."""
+    """A cluster, with short time limits of the engine."""
     monkeypatch.setattr(engine_module, "_CONNECT_S", STARTS_S)
     monkeypatch.setattr(engine_module, "_WORKERS_S", STARTS_S)
     cluster = Dask(tmp_path)
@@ -139,7 +139,7 @@ def test_a_lost_worker_loses_only_its_current_parts(
                 killed = list(made)
     assert made == DOUBLED
     calls = Counter(map(int, noted(tmp_path / "called")))
-    # In hand: what it runs, what waits behind that, and results that were not fetched from it.
+    # Lost are its running and queued parts, and results not yet fetched from it.
     assert not [number for number in killed if calls[number] > 1], "what had come back ran again"
     assert "worker victim is gone" in caplog.text
 
@@ -175,7 +175,7 @@ def test_a_scheduler_that_does_not_return_is_a_retryable_error(
     dask.worker()
     with open_engine(dask.address) as engine:
         later(scheduler.kill, lambda: noted(tmp_path / "called"))
-        with pytest.raises(TransientError, match=r"was lost and did not come back.*first missing part"):
+        with pytest.raises(TransientError, match=r"was lost and did not come offsets.*first missing part"):
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
 
@@ -197,7 +197,7 @@ def test_a_scheduler_without_workers_is_reported_with_the_command_to_start_one(
     monkeypatch.setattr(engine_module, "_WORKERS_S", 1)
     dask.scheduler()
     with (
-        pytest.raises(TransientError, match=rf"no worker has come.*dask worker {dask.address}"),
+        pytest.raises(TransientError, match=rf"no worker connected.*dask worker {dask.address}"),
         open_engine(dask.address),
     ):
         pytest.fail("it opened")
