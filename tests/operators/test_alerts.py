@@ -1,4 +1,4 @@
-"""An alert of a run reaches the notifier that the recipe names, from this process and from the log of a pod."""
+"""An alert of a run reaches the configured notifier, from this process and from the log of a pod."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ POD_LINE = "10:00:01 W [demo/checkpoint@dev] alert: stall at step 7: no step for
 
 
 class ToFile(BaseNotifier):
-    """Appends its text to a file; "fail" as text raises."""
+    """Appends its text to a file; "fail" as text raised."""
 
     template_fields = ("text", "path")
 

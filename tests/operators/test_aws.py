@@ -1,4 +1,4 @@
-"""A recipe whose store is on S3 and whose rights come from an Airflow connection, in a real DAG run."""
+"""A recipe with its store on S3 and credentials from an Airflow connection, in a real DAG run."""
 
 import io
 import json
@@ -25,7 +25,7 @@ aws_conn_id = "lake"
 
 @pytest.fixture
 def connection(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The S3 server, known to Airflow's connection "lake" alone."""
+    """The S3 server, configured only in Airflow's connection "lake"."""
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     extra = {"endpoint_url": s3.url, "region_name": "us-east-1"}

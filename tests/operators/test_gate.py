@@ -1,4 +1,4 @@
-"""The end of the canary DAG: arms become mapped tasks, and a decision leaves the DAG through the gate only."""
+"""The canary DAG: arms become mapped tasks, and the gate publishes the decision."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""GpuPodOperator: the pod it asks for, the command in it, and what the task says when the pod has ended."""
+"""GpuPodOperator: its pod, the command in it, and the result of the task when the pod has ended."""
 
 import json
 import shlex
@@ -99,7 +99,7 @@ def test_the_pod_runs_the_shell_command_of_the_stage(operator, monkeypatch, tmp_
     [container] = pod_of(operator(), version="v3", source_version="v2").spec.containers
     assert container.command == ["python", "-u"]
     assert container.args[:3] == ["-m", "tasks", "train"]
-    # The very command, run here: it must get as far as missing its inputs, in the version that was asked for.
+    # The same command, run here: it must fail because of missing inputs in the requested version.
     ran = subprocess.run(
         [sys.executable, *container.args], capture_output=True, text=True, cwd=str(tmp_path), check=False,
         env={**__import__("os").environ, "SLUICE_STORE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},

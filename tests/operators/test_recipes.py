@@ -1,4 +1,4 @@
-"""A bad recipe is one bad recipe, whatever is wrong with it: the others keep their DAGs."""
+"""Any error in a recipe affects only that recipe: the others keep their DAGs."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which version and overrides a DAG run gets: form, event, calendar, recipe, in this order."""
+"""Version and overrides of a DAG run: from form, event, calendar, recipe, in this order."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def recipe(recipes):
 
 
 def events(*extras, of=None):
-    """The real accessor that a task finds in its context, newest event last."""
+    """The real accessor of a task's context, newest event last."""
     at = of or asset("tiny", "warc")
     return TriggeringAssetEventsAccessor.build(
         AssetEventDagRunReferenceResult.from_asset_event_dag_run_reference(
@@ -86,7 +86,7 @@ def test_the_newest_event_counts(recipe):
 
 
 def test_an_event_without_a_version_means_the_version_of_the_recipe(recipe):
-    # Somebody posted it through the REST API, or pressed the button on the asset's page.
+    # As created through the REST API, or by the button on the asset's page.
     assert run_of(recipe, context("asset_triggered", triggering=events({}))) == RunSettings("dev")
 
 

@@ -99,7 +99,7 @@ def test_a_wrong_override_fails_at_once(recipes, dag_bag, documents, caplog, cap
 
 
 def test_killing_a_task_kills_its_child_processes(recipes):
-    # torchrun with a rank below it; the rank ignores SIGTERM.
+    # torchrun with a child rank; the rank ignores SIGTERM.
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     )
@@ -111,7 +111,7 @@ def test_killing_a_task_kills_its_child_processes(recipes):
     recipes("killed")
     before = time.monotonic()
     StageOperator(task_id="train", recipe="killed", stage="train").on_kill()
-    # Airflow kills the task process 5 s after SIGTERM; nothing may be left to outlive it.
+    # Airflow kills the task process 5 s after SIGTERM; no process may outlive it.
     assert time.monotonic() - before < 5
     child.wait(timeout=2)
     ends = time.monotonic() + 2

@@ -1,4 +1,4 @@
-"""Numbers of a stage on the wire: Airflow's own StatsD client, with the settings of airflow.cfg."""
+"""Metrics of a stage on the wire: Airflow's StatsD client, with the settings of airflow.cfg."""
 
 import socket
 import time
@@ -24,7 +24,7 @@ RESULT = StageResult(
 
 @pytest.fixture
 def sent(airflow_db, monkeypatch):
-    """A function that runs a call in a task's surroundings; returns the lines that leave this process."""
+    """A function that runs a call in a task's context and returns the sent lines."""
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 

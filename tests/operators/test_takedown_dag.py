@@ -1,4 +1,4 @@
-"""The takedown's DAG in real DAG runs: the form's lines become an artifact that is named by the date of the run."""
+"""The takedown's DAG in real DAG runs: the form's lines become an artifact named by the date of the run."""
 
 from tasks.core.artifact import Artifact, ArtifactId
 from tasks.core.ledger import versions_of

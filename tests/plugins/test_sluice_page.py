@@ -1,4 +1,4 @@
-"""The Sluice page in the real API server: nobody gets in without Airflow's login; nothing crawled becomes markup."""
+"""The Sluice page in the real API server: it requires Airflow's login and escapes crawled content."""
 
 import json
 import os
@@ -35,7 +35,7 @@ PAGES = (
 
 @pytest.fixture(scope="session")
 def client(airflow_db):
-    """The API server's application with this repository's plugin, and nobody logged in."""
+    """The API server's application with this repository's plugin, without a login."""
     from airflow.api_fastapi.app import create_app
     from starlette.testclient import TestClient
 
@@ -54,7 +54,7 @@ def token(client):
 @pytest.fixture
 def get(client, token):
     def get(path):
-        client.cookies.set("_token", token)  # as the browser does
+        client.cookies.set("_token", token)  # like a browser
         try:
             return client.get(path)
         finally:

@@ -1,9 +1,9 @@
 """Three crawl cycles of the recipe `web` through the real scheduler, over a site that changes between them.
 
-Soak: some minutes. To be run after a change of the crawl DB, of dedup, of consolidate or of the dedup index.
+Soak: some minutes. Run it after a change of the crawl DB, of dedup, of consolidate or of the dedup index.
 
-What stands on the site is documentation of the interpreter, under names of this module. Pages come again after days, so
-between two cycles the crawl DB is set back by a month: the rest of the cycle is as it would be a month later.
+The site has documentation of the interpreter, under names of this module. Pages are due again after days, so
+between two cycles the times of the crawl DB are moved back by a month.
 """
 
 import re
@@ -49,7 +49,7 @@ class Site:
         self._held: dict[str, tuple[int, int | None]] = {}
 
     def put(self, name: str, body: int, more: int | None = None) -> None:
-        """Shows a body under a name, with a paragraph of the words of another one at its end."""
+        """Serves a body under a name, with a paragraph of words of another one appended."""
         self._held[name] = (body, more)
         self._publish()
 
@@ -74,7 +74,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def changing(stack, smoke) -> Iterator[Site]:
-    """The site, running; its bodies are pages that the recipe `smoke` has kept, each of a text of its own."""
+    """The running site; its bodies are distinct pages that the recipe `smoke` has kept."""
     kept = [row["url"] for row in rows(stack.artifact("smoke/documents"), "kept/") if row["source"] == "web"]
     hosts = site.load(site.render_site(stack.home.root / "site"), {})
     bodies = [
@@ -91,26 +91,26 @@ def changing(stack, smoke) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def cycles(stack, changing: Site) -> list[Cycle]:
-    """Makes the three cycles; returns of each what it has made."""
+    """Runs the three cycles; returns the artifacts of each."""
     for name, body in (("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)):
         changing.put(name, body)
     made = [cycle(stack, changing, "c1")]
 
     changing.put("f", 5)  # added
-    changing.put("b", 1, more=9)  # says more now
+    changing.put("b", 1, more=9)  # now has more text
     changing.put("mirror", 2)  # of c
     changing.remove("d")
     made.append(cycle(stack, changing, "c2"))
 
     changing.put("g", 6)
-    changing.put("mirror-of-new", 5)  # of what the second cycle has added
+    changing.put("mirror-of-new", 5)  # of a page added in the second cycle
     changing.remove("c")
     made.append(cycle(stack, changing, "c3"))
     return made
 
 
 def cycle(stack, changing: Site, version: str) -> Cycle:
-    """Runs crawl and corpus, the second by the asset of the first, and lets a month pass."""
+    """Runs crawl and corpus, the second triggered by the asset of the first, and simulates a month."""
     overrides = {
         "crawl.seeds": [changing.url("").replace(".html", "")],
         "crawl.allow_loopback": True,
@@ -133,7 +133,7 @@ def cycle(stack, changing: Site, version: str) -> Cycle:
 
 
 def set_back(path: Path) -> None:
-    """Sets the times of a crawl DB back by a month."""
+    """Moves the times of a crawl DB back by a month."""
     table = parquet.read(str(path))
     month = pa.scalar(timedelta(days=31), pa.duration("ms"))
     for field in table.schema:
@@ -144,7 +144,7 @@ def set_back(path: Path) -> None:
 
 
 def pages(made: Cycle, folder: str) -> dict[str, dict[str, Any]]:
-    """Returns the rows of the pages of the site by name, the index left out."""
+    """Returns the rows of the pages of the site by name, without the index."""
     found = (row for row in rows(made["documents"], folder) if row["source"] == "web")
     named = {row["url"].rpartition("/")[2].removesuffix(".html"): row for row in found}
     return {name: row for name, row in named.items() if name}

@@ -1,4 +1,4 @@
-"""Models made in the corpus: reference text against the crawl, scores on documents, verdicts, and what MLflow shows."""
+"""Models trained in the corpus DAG: reference text against the crawl, scores, verdicts, and their MLflow runs."""
 
 import json
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 NAME = "models"
-# Of the language's manual the crawl finds some pages, among many of the library: a gate that tells them apart.
+# The crawl has some pages of the language manual among many of the library; the gate separates them.
 CRAWL = SMOKE.replace('name = "smoke"', f'name = "{NAME}"').replace("max_pages = 60", "max_pages = 150")
 RECIPE = (
     CRAWL
@@ -76,7 +76,7 @@ TRAINED = {"train_classifiers": "classifiers", "train_perplexity": "perplexity"}
 
 @pytest.fixture(scope="module")
 def corpus(stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """A recipe of our own, put into the running stack, crawled and made a corpus; what each stage came to, by task."""
+    """A recipe added to the running stack, with its crawl and corpus; the results of stages by task."""
     recipe = Path(os.environ["SLUICE_RECIPES"]) / f"{NAME}.toml"
     recipe.write_text(RECIPE.replace("REFERENCE", manual(tmp_path_factory.mktemp("manual") / "manual.jsonl")))
     DagChain(stack.airflow, NAME).wait_for_dags(120)
@@ -91,7 +91,7 @@ def corpus(stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[st
 
 
 def manual(path: Path) -> str:
-    """Writes the manual of the Python language, as this interpreter has it, in pieces of some paragraphs."""
+    """Writes this interpreter's Python language manual as texts of some paragraphs."""
     from pydoc_data.topics import topics
 
     with path.open("w") as file:
@@ -102,7 +102,7 @@ def manual(path: Path) -> str:
 
 
 def pieces(paragraphs: list[str], least: int = 1000) -> list[str]:
-    """Joins paragraphs until they have `least` characters; a shorter rest is left out."""
+    """Joins paragraphs until they have `least` characters; a shorter rest is dropped."""
     found, held = [], ""
     for paragraph in paragraphs:
         held = f"{held}\n\n{paragraph}".strip()

@@ -1,6 +1,6 @@
-"""The next version of a shipped recipe costs what is different in it, and begins from the promoted mixture.
+"""The next version of a shipped recipe recomputes only changes, and starts from the promoted mixture.
 
-Or from the weights of the version before.
+Or from the weights of the previous version.
 """
 
 import json
@@ -93,6 +93,6 @@ def test_the_next_version_starts_from_the_promoted_mixture(stack, smoke) -> None
 
 
 def one(recipe: Recipe, stage: str, version: str, member: str = "") -> StageResult:
-    """Runs a stage on the tokens of the run before."""
+    """Runs a stage on the tokens of the previous run."""
     tracking = TrackingContext("", recipe.name)
     return run_stage(recipe, stage, version=version, source_version="dev", member=member, tracking=tracking)

@@ -1,4 +1,4 @@
-"""One stage, three places: on Dask in Airflow, here in Airflow, in a shell. The bytes must not tell them apart."""
+"""One stage in three places: on Dask in Airflow, in Airflow's process, in a shell. The bytes must be equal."""
 
 import json
 import os
@@ -14,9 +14,9 @@ KINDS = {"extract": "extracted", "annotate": "attributes", "dedup": "duplicates"
 
 @pytest.fixture
 def same_captures(stack, smoke) -> None:
-    """Gives the recipe `here` the captures of `smoke`: a crawl of its own would differ in its times.
+    """Gives the recipe `here` the captures of `smoke`, because a separate crawl would have other times.
 
-    At two versions, so that the shell makes everything anew.
+    At two versions, so that the shell recomputes everything.
     """
     stack.copy("smoke/warc/dev", "here/warc/dev", "here/warc/shell")
 

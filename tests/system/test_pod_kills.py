@@ -1,6 +1,6 @@
-"""A pod trains while Airflow is killed -9, or a person changes the task: one pod, and the model of an undisturbed run.
+"""A pod trains while Airflow is killed or a user changes the task: one pod, and the model of an undisturbed run.
 
-The real Airflow of the stack, with the cluster of the tests on loopback behind the connection `kubernetes_default`.
+Uses the real Airflow of the stack, with the loopback cluster of the tests as the connection `kubernetes_default`.
 """
 
 import json
@@ -28,7 +28,7 @@ TRAINS = "sluice/stage=train"
 
 @pytest.fixture(scope="module")
 def cluster(stack, tmp_path_factory) -> Iterator[Cluster]:
-    """The cluster, known to Airflow, with a recipe whose training runs in it and a small corpus to train on."""
+    """The cluster with its Airflow connection, a recipe that trains in it, and a small corpus."""
     folder = tmp_path_factory.mktemp("pods")
     one = Loopback(folder / "cluster")
     store = stack.home.root / "store"
@@ -47,7 +47,7 @@ def cluster(stack, tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def undisturbed(stack, cluster) -> str:
-    """The content of the checkpoint that a shell on this machine makes."""
+    """The content of the checkpoint of a shell run on this machine."""
     recipe = str(Path(os.environ["SLUICE_RECIPES"]) / "test.toml")
     command = [sys.executable, "-m", "tasks", "train", "--recipe", recipe, "--version", "shell"]
     quiet = {**os.environ, "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1"}
@@ -59,7 +59,7 @@ def undisturbed(stack, cluster) -> str:
 
 @pytest.fixture
 def version(request, cluster) -> Iterator[str]:
-    """A version of the test's own; afterwards no pod of it is left."""
+    """A version for this test; its pods are deleted afterwards."""
     yield re.sub(r"[^a-z]+", "-", request.node.name.lower()).strip("-")
     cluster.faults.clear()
     for pod in cluster.pods():
@@ -83,7 +83,7 @@ def trains(stack, cluster, version: str) -> str:
 
 
 def pods_ever(cluster, version: str) -> list:
-    """Every pod that has trained this version."""
+    """All pods that trained this version."""
     lives = cluster.history.lives("sluice/stage", "train")
     return [one for one in lives if version in json.dumps(one.raw["spec"]["containers"][0]["args"])]
 
@@ -142,12 +142,12 @@ def test_marking_the_task_failed_lets_the_trainer_save_and_exit(stack, cluster, 
     [only] = pods_ever(cluster, version)
     assert only.last.status.container_statuses[0].state.terminated.exit_code == 143
     assert train_task(stack, run_id)["state"] == "failed"
-    time.sleep(3)  # nothing starts it again
+    time.sleep(3)  # nothing restarts it
     assert len(pods_ever(cluster, version)) == 1
 
 
 def title(process: psutil.Process) -> str:
-    """The title that a process has given itself; setproctitle pads it."""
+    """The process title without the padding of setproctitle."""
     try:
         return " ".join(process.cmdline()).strip()
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""A stack whose tables are on Postgres and whose files are on S3: the same DAGs, and everything where it should be."""
+"""A stack with tables on Postgres and files on S3: the same DAGs, with all data in the right place."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A second stack beside the one of the other tests: tables on Postgres, files on S3."""
+    """A second stack: tables on Postgres, files on S3."""
     home = Home(tmp_path_factory.mktemp("remote"), free_ports())
     recipes = tmp_path_factory.mktemp("remote-recipes")
     write_recipes(recipes, home.ports)
@@ -51,7 +51,7 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
             patch.setenv(name, value)
         until(lambda: listens(port), 60)
         ending.callback(demo, home, "down")
-        # The rights come by the Airflow connection: what the plain environment says leads nowhere.
+        # Credentials come from the Airflow connection; those of the environment are invalid.
         patch.setenv("AIRFLOW_CONN_AWS_DEFAULT", connection(f"http://127.0.0.1:{port}"))
         started = demo(home, "up", AWS_ENDPOINT_URL_S3=NOWHERE)
         assert started.returncode == 0, started.stderr
@@ -63,7 +63,7 @@ def remote(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def made(remote: Stack) -> list[DagRunStatus]:
-    """The recipe `smoke` from seeds to documents on this stack; what follows would only add minutes."""
+    """The recipe `smoke` from seeds to documents on this stack; later stages would only add minutes."""
     remote.pause("smoke.tokens", True)
     chain = DagChain(remote.airflow, "smoke", last="corpus")
     chain.start({})
@@ -116,7 +116,7 @@ def test_the_log_of_a_task_is_read_back_from_s3(remote, made) -> None:
     assert any("[smoke/extracted@dev] done" in str(line.get("event")) for line in remote.airflow.log(extract))
 
 
-# What the process of one task does with a value that it hands on, and that of the next with what the database holds.
+# The serialization of an XCom value in one task process, and its deserialization in the next.
 HAND_ON = """
 import json, sys, types
 from airflow.sdk.execution_time.xcom import XCom
@@ -138,7 +138,7 @@ def test_a_large_xcom_is_on_s3_and_a_small_one_in_the_database(remote, made) -> 
 
 
 def in_stack(stack: Stack, *arguments: str) -> str:
-    """Runs Python with the environment that the tasks of the stack have."""
+    """Runs Python with the environment of the stack's tasks."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"SLUICE_HOME": stack.home.root, **variables_of(stack.home.ports)}.items():
             patch.setenv(name, str(value))

@@ -1,4 +1,4 @@
-"""What a run leaves in MLflow: the registered model with its lineage, the pictures, and the datasets it read."""
+"""The records of a run in MLflow: the registered model with its lineage, figures, and input datasets."""
 
 import json
 

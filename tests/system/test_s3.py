@@ -1,4 +1,4 @@
-"""The demo with its store on S3, its parts on a Dask cluster by address, while requests go wrong: the same bytes."""
+"""The demo with its store on S3 and parts on a Dask cluster, with failing requests, writes the same bytes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ROOT = "s3://sluice/lake"
 
 @pytest.fixture(scope="module")
 def lake(stack, smoke) -> Store:
-    """The store on S3 after the whole demo on the captures of `smoke`, which were made on a folder."""
+    """The store on S3 after the whole demo on the captures of `smoke`, which were made in a folder."""
     store, folder = Store(ROOT), stack.home.root / "store"
     for kind, recipe in (("warc", "lake"), ("segment", "smoke")):
         for path in sorted((folder / "smoke" / kind).rglob("*")):
@@ -83,7 +83,7 @@ def captured(warc: Artifact) -> set[tuple[str, str]]:
 
 def test_the_secret_is_in_no_log_and_no_artifact(stack, lake) -> None:
     for path in Path(stack.home.root).rglob("*"):
-        # MLflow's and Airflow's databases, the logs of all services and tasks, the artifacts on the folder.
+        # MLflow's and Airflow's databases, the logs of all services and tasks, the artifacts in the folder.
         if path.is_file() and "secrets" not in path.parts:
             assert SECRET.encode() not in path.read_bytes(), path
     for path in lake.list(""):

@@ -1,4 +1,4 @@
-"""The recipe `smoke` through the real scheduler, from the site's seeds to a traced model, and the report of it."""
+"""The recipe `smoke` through the real scheduler, from the site's seeds to a traced model, and its report."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_a_continuation_of_a_training_page_is_explained_by_that_page_and_its_ste
     url = re.search(r"http://\w+\.localhost:\d+/\S*", smoke.printed.partition("\nTrace\n")[2])[0]
     model = TextModel(Path(stack.artifact("smoke/model").local("model/tokenizer.json")).parent)
     store = stack.artifact("smoke/checkpoint").store
-    # A page of several sequences is read by several steps, and not all of it in so short a run.
+    # A page of several sequences is read in several steps, and only partly in so short a run.
     step = trace(store, "smoke", "dev", url).to_json()["documents"][0]["steps"][0]
     read = [
         one

@@ -1,4 +1,4 @@
-"""The stack itself: what a person meets when ports are taken, MLflow is away, or it is stopped and started again."""
+"""The stack with taken ports, during an MLflow outage, and across a stop and restart."""
 
 import os
 import socket
@@ -59,7 +59,7 @@ def test_without_mlflow_the_run_continues_and_is_logged_later(stack, smoke, airf
     with socket.socket() as holder:
         for process in [*mlflow.children(recursive=True), mlflow]:
             process.kill()
-        airflow_until(lambda: binds(holder, home.ports.mlflow), 20)  # while we hold the port, MLflow cannot come back
+        airflow_until(lambda: binds(holder, home.ports.mlflow), 20)  # blocks a restart of MLflow
         stack.run("smoke.crawl", {"version": "untold"})
     stack.pause("smoke.corpus", False)
     airflow_until(lambda: read_status(home.run).services["mlflow"].state == "healthy", 90)
@@ -88,11 +88,11 @@ def test_down_leaves_no_process_and_up_restores_everything(stack, smoke) -> None
     assert up.returncode == 0, up.stderr
     assert time.monotonic() - began < 90
     assert stack.airflow.run(smoke.dag_runs[0].dag_id, smoke.dag_runs[0].run_id)["state"] == "success"
-    assert stack.demo("up").returncode == 0  # a second time: already there
+    assert stack.demo("up").returncode == 0  # the second time it exists already
 
 
 def binds(holder: socket.socket, port: int) -> bool:
-    """Takes a port for itself without listening: who connects is refused, and nobody else can bind."""
+    """Binds a port without listening: connections are refused, and no other process can bind it."""
     try:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", port))

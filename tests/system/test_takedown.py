@@ -1,10 +1,10 @@
-"""A takedown through the real Airflow: asked for in the form while a model is trained, and kept by all that follows.
+"""A takedown through the real Airflow: requested in the form during a training, and respected by later stages.
 
-Soak: many minutes. A version goes from seeds to a model; a longer training of its tokens runs while the form is sent;
-the next version goes from seeds to a model again. To be run after a change of the takedown, the crawl, the plan or the
+Soak: many minutes. A version runs from seeds to a model; a longer training of its tokens runs while the form is sent;
+the next version runs from seeds to a model again. Run it after a change of the takedown, the crawl, the plan or the
 trainer.
 
-The domain is a host of this module, which counts what it is asked for.
+The domain is a host of this module, which counts its requests.
 """
 
 import json
@@ -45,7 +45,7 @@ BACK = (
 
 
 class Handler(site.Handler):
-    """Pages of the demo's site; remembers what it was asked for."""
+    """Pages of the demo's site; records requests."""
 
     server: "Host"
 
@@ -58,7 +58,7 @@ class Handler(site.Handler):
 
 
 class Host(site.SiteHost):
-    """The host that leaves, on a port of its own."""
+    """The host that is taken down, on a separate port."""
 
     def __init__(self, pages: dict[str, site.SitePage]) -> None:
         self.requests: list[str] = []
@@ -76,11 +76,11 @@ class Trained:
     """The training during which the form was sent.
 
     Attributes:
-        takedown: what the form made.
+        takedown: the artifact of the form.
         report: its `report.json`.
         log: lines of the task's log.
-        during: what `withheld.json` of the run's folder said while it ran.
-        checkpoint: what it ended as.
+        during: `withheld.json` of the run's folder during the run.
+        checkpoint: its result.
     """
 
     takedown: Artifact
@@ -102,7 +102,7 @@ def host(stack) -> Iterator[Host]:
 
 @pytest.fixture(scope="module")
 def seeds(stack, host) -> dict[str, Any]:
-    """The override of the seeds: a host of the stack's site, and the one that leaves."""
+    """The override of the seeds: a host of the stack's site, and the one that is taken down."""
     return {"crawl.seeds": [site.address("library", stack.home.ports.site), host.seed]}
 
 
@@ -116,7 +116,7 @@ def first(stack, host, seeds) -> Artifact:
 
 @pytest.fixture(scope="module")
 def trained(stack, first) -> Trained:
-    """A longer training of the first version's tokens, and the takedown that its form asks for meanwhile."""
+    """A longer training of the first version's tokens, and the takedown requested meanwhile in the form."""
     longer = {"train.steps": STEPS, "train.checkpoint_every": EVERY, "train.milestones": MILESTONES}
     conf = {"version": "long", "source_version": "dev", "overrides": longer}
     stack.pause("leaving.takedown", False)
@@ -142,7 +142,7 @@ def trained(stack, first) -> Trained:
 
 @pytest.fixture(scope="module")
 def after(stack, host, seeds, trained, tmp_path_factory: pytest.TempPathFactory) -> int:
-    """The next version, `next`, with two more sources that have the domain; returns how often the host was asked."""
+    """The next version, `next`, with two more sources that have the domain; returns the requests to the host."""
     folder = tmp_path_factory.mktemp("from-elsewhere")
     texts = [row["text"] for row in kept(stack.artifact("leaving/documents")) if DOMAIN in row["url"]]
     rows = [{"url": url, "text": text} for url, text in zip((*BACK, "https://elsewhere.example/"), texts, strict=False)]
@@ -197,7 +197,7 @@ def test_trace_counts_no_step_after_the_mark(trained) -> None:
     for document in read:
         assert document["withheld_from"] == mark.step
         assert max(document["steps"]) < mark.step
-    # What the order would have had them read: the first later step of one of their sequences.
+    # In the order without the takedown: the first later step of one of their sequences.
     later = range(mark.step, STEPS)
     pieces = (
         piece

@@ -1,4 +1,4 @@
-"""The Dask cluster of a run as it goes to Kubernetes: valid in strict mode, without a secret, one name per run."""
+"""The manifests of a run's Dask cluster: valid in strict mode, without a secret, one name per run."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def rendered(dask: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def check_pod(spec: dict[str, Any]) -> None:
-    """What the operator makes of a pod's spec: a Deployment."""
+    """The Deployment that the operator creates from a pod spec."""
     template = {"metadata": {"labels": {"a": "b"}}, "spec": spec}
     deployment = {
         "apiVersion": "apps/v1",

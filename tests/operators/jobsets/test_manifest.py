@@ -1,4 +1,4 @@
-"""The JobSet of a gang: what JobSet, Kueue, Kubernetes and torchrun read in it."""
+"""The JobSet of a gang: fields for JobSet, Kueue, Kubernetes and torchrun."""
 
 import json
 import re
@@ -80,7 +80,7 @@ def test_the_longest_name_still_makes_host_names_of_63_characters():
     name = owner.name("a-recipe-with-a-very-long-name" * 5, 999)
     assert len(name) <= NAME_LENGTH
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
-    # A pod of the 1000th node: <jobset>-node-0-999-xxxxx; the host name leaves the random end out.
+    # A pod of the 1000th node: <jobset>-node-0-999-xxxxx; the host name omits the random suffix.
     assert len(f"{name}-node-0-999-abcde") <= 63
 
 
@@ -121,7 +121,7 @@ def test_a_permanent_error_is_not_restarted_and_an_eviction_does_not_count():
                 return rule["action"]
         return "RestartJobSet"
 
-    # Kubernetes' own words for a job that its pod failure policy has ended.
+    # The message of Kubernetes for a job ended by its pod failure policy.
     bad = "Container base for pod ml/g-node-0-1-x failed with exit code 2 matching FailJob rule at index 0"
     evicted = "Pod ml/g-node-0-1-x has condition DisruptionTarget matching FailJob rule at index 1"
     assert action("PodFailurePolicy", bad) == "FailJobSet"

@@ -1,10 +1,10 @@
-"""The report on a gang: what each rank ended with, over its restarts, and which one was the cause."""
+"""The report on a gang: the result of each rank over all restarts, and the rank that caused the failure."""
 
 from operators.jobsets.ranks import RankHistory
 
 
 def pod(rank: int, restart: int = 0, code: int | None = None, at: str = "", reason: str = "Error", **status) -> dict:
-    """A pod of a gang as JobSet labels it; `code`: what its container ended with."""
+    """A pod of a gang with the labels of JobSet; `code`: exit code of its container."""
     state = {"running": {}} if code is None else {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}
     phase = "Running" if code is None else "Succeeded" if code == 0 else "Failed"
     return {

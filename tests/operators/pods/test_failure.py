@@ -1,4 +1,4 @@
-"""Why a pod ended: each class, read from pods as Kubernetes writes them."""
+"""Why a pod ended: each class of failure, from pods in the format of Kubernetes."""
 
 import copy
 from typing import Any
@@ -27,7 +27,7 @@ LAST = "step 40\nsluice: stage train needs pods/mixture@dev, which is not in s3:
 def ended(
     code: int, reason: str = "Error", phase: str = "Failed", message: str = LAST, status: dict | None = None
 ) -> dict:
-    """A pod whose container ended with `code`; `status` is what else its status says."""
+    """A pod whose container exited with `code`; `status` has further fields of its status."""
     pod = copy.deepcopy(RUNNING)
     state = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-11-01T09:00:00Z"}
     pod["status"]["phase"] = phase
@@ -45,7 +45,7 @@ def waiting(reason: str, message: str) -> dict:
 
 
 def disrupted(reason: str, message: str = "") -> dict:
-    """The condition by which Kubernetes says who takes a pod away."""
+    """The condition of Kubernetes for the cause of a disruption."""
     return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]}
 
 

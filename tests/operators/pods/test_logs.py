@@ -1,4 +1,4 @@
-"""What of a pod's log gets into the task's log: every line once, in order, however often the connection breaks."""
+"""A pod's log in the task's log: every line once, in order, after any number of lost connections."""
 
 import pytest
 
@@ -15,7 +15,7 @@ LOG = [
 
 
 def read(spool: LogSpool, lines: list[str]) -> list[str]:
-    """What one connection brings that is new."""
+    """The new lines of one connection."""
     spool.reconnected()
     return [taken[0] for line in lines if (taken := spool.take(line))]
 
@@ -35,7 +35,7 @@ def test_lines_repeated_by_a_new_connection_are_dropped():
     for cut in range(len(LOG) + 1):
         spool = LogSpool()
         first = read(spool, LOG[:cut])
-        # `sinceTime` counts seconds, so the whole last second comes again.
+        # `sinceTime` has a resolution of seconds, so the whole last second is repeated.
         again = [line for line in LOG if line[:19] >= spool.since[:19]]
         assert first + read(spool, again) == ["one", "two", "three", "same", "same", "six"]
 

@@ -1,4 +1,4 @@
-"""Which answers of an API server are passing: waited out, each kind for its time, with pauses that differ."""
+"""Temporary errors of an API server: retried, each kind for its time, with jitter."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ def refusal(status: int, message: str = "", retry_after: str = "") -> Refused:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only sleeping moves; the pauses that were made."""
+    """A virtual clock advanced by sleeps; records the pauses."""
     now, pauses = [0.0], []
 
     async def sleep(seconds: float) -> None:
@@ -33,7 +33,7 @@ def clock(monkeypatch):
 
 
 def asked(answers: list, forbidden_s: float = 20.0, outage_s: float = 900.0) -> str:
-    """What comes of a call that meets `answers` one after the other, the last one for ever."""
+    """The result of a call that gets `answers` in order, and the last one repeatedly."""
     left = list(answers)
 
     async def call() -> str:

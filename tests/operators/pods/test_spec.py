@@ -1,4 +1,4 @@
-"""The pod of a stage: all that the recipe's place says, over the template file, and nothing secret."""
+"""The pod of a stage: the settings of the place merged over the template file, without secrets."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def recipe_at(**place) -> Recipe:
 
 
 def pod_of(stage: str = "train", **place) -> dict:
-    """The pod as it goes to the API, with the name that the operators give it."""
+    """The pod as sent to the API, with its name."""
     body = manifest(stage_pod(recipe_at(**place), stage))
     return {**body, "metadata": {**body["metadata"], "name": "pods-train-1"}}
 
@@ -209,7 +209,7 @@ def test_a_recipe_without_a_cluster_has_no_pods():
 
 
 def test_the_shipped_cluster_recipe_takes_images_from_the_environment(monkeypatch):
-    monkeypatch.chdir(CHECKOUT)  # the Airflow home, where its template lies
+    monkeypatch.chdir(CHECKOUT)  # the Airflow home with its template
     from operators.dask.manifests import place_of as dask_place_of
     from operators.pods.spec import place_of
     from tasks.run.recipe import Recipe

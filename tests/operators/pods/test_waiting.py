@@ -1,4 +1,4 @@
-"""Why a pod does not run yet, and whether it is worth waiting: from conditions, events, nodes and Kueue's workload."""
+"""Why a pod does not run yet, and whether waiting helps: from conditions, events, nodes and Kueue's workload."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ DOWN = (
 
 
 def pending(message: str = "", gpus: str = "2", **spec: Any) -> dict:
-    """A pod that the scheduler has not placed, for the reason it gives."""
+    """An unschedulable pod with the scheduler's reason."""
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     container = {"name": "base", "resources": {"requests": {"nvidia.com/gpu": gpus, "memory": "64Gi"}}}
     status = {"phase": "Pending", "conditions": [refused] if message else []}

@@ -1,4 +1,4 @@
-"""Local copies of remote files: fetched once, whole, and never more of them than the limit allows."""
+"""Local copies of remote files: fetched once, complete, and within the size limit."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Contract of tasks.core.child_process: messages of any size, no noise among them, and a bound on memory."""
+"""Contract of tasks.core.child_process: messages of any size, unaffected by printed output, and a memory limit."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Contract of tasks.core.config: what a file may hold is taken strictly, and what cannot be fingerprinted is
+"""Contract of tasks.core.config: types of a file are strict, and values without a stable fingerprint are
 refused."""
 
 import math

@@ -1,4 +1,4 @@
-"""Parquet is opened in one place, in a way that lets short processes end well.
+"""Parquet is opened in one module, in a way that short processes do not abort at exit.
 
 Change how Parquet is opened, or the version of Arrow, and run the soak part.
 """
@@ -27,7 +27,7 @@ PROCESSES = 20
 
 
 def opens(source: str) -> list[int]:
-    """Returns the lines at which code opens Parquet by Arrow or pandas itself."""
+    """Returns the lines that open Parquet directly with Arrow or pandas."""
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -78,7 +78,7 @@ def test_bytes_and_paths_give_the_same_table(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_a_process_without_rows_ends_with_an_error_and_does_not_abort(tmp_path: Path) -> None:
-    """Where a process ends at once after reading, threads of Arrow may still hold what it read."""
+    """In a process that exits right after reading, threads of Arrow may still hold the data."""
     prepare(tmp_path, [document(text(seed), f"{seed}", language="fr") for seed in range(8)], parts=4)
     done = subprocess.run(
         [sys.executable, "-m", "tests.tasks.core.test_parquet", str(tmp_path), str(PROCESSES)],
@@ -88,7 +88,7 @@ def test_a_process_without_rows_ends_with_an_error_and_does_not_abort(tmp_path: 
 
 
 def consolidate(folder: str, number: int) -> int:
-    """Consolidates into a version of its own, as a process of its own would; returns the shell's exit status."""
+    """Consolidates into a separate version, like a separate process; returns the shell's exit status."""
     from tasks.core.artifact import Artifact, ArtifactId
     from tasks.core.errors import InputError
     from tasks.core.store import Store
@@ -106,12 +106,12 @@ def consolidate(folder: str, number: int) -> int:
 
 
 def main(folder: str, processes: int) -> None:
-    """Prints how each process ended. They are forked after the imports, before Arrow has a thread, to be cheap."""
+    """Prints the exit codes of processes that are forked after the imports and before Arrow starts threads."""
     import pyarrow.dataset  # noqa: F401
 
     import tasks.stages.consolidate.stage  # noqa: F401
 
-    gc.freeze()  # collected at the end of each otherwise, which takes ten times as long as the rest
+    gc.freeze()  # otherwise collected at the end of each, which takes ten times as long as the rest
     for number in range(processes):
         child = os.fork()
         if not child:

@@ -1,4 +1,4 @@
-"""Ranges of files: the bytes that were written or an error that names the file, from a folder and from S3."""
+"""Ranges of files: the written bytes or an error that names the file, from a folder and from S3."""
 
 import os
 import re
@@ -155,7 +155,7 @@ def test_only_needed_blocks_are_fetched_and_each_once(remote: Artifact, s3: S3Se
     with ThreadPoolExecutor(4) as pool:
         assert set(pool.map(work, readers)) == {DATA[BLOCK + 5 : 3 * BLOCK + 5]}
     assert len(blocks_of(tmp_path)) == 3
-    assert s3.faults.requests - before == 3 + 4  # each reader reads the checksums for itself
+    assert s3.faults.requests - before == 3 + 4  # each reader reads the checksums
 
 
 def test_a_damaged_cached_block_is_fetched_again(remote: Artifact, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_blocks_are_readable_without_space_or_rights_in_the_cache(
         assert read(opened(remote), 0, len(DATA)) == DATA
         return
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK // 2, before[1]))  # the disk takes half a block
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK // 2, before[1]))  # the disk has space for half a block
     try:
         reader = opened(remote)
         assert read(reader, 0, len(DATA)) == read(reader, 0, len(DATA)) == DATA

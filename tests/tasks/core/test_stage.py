@@ -114,7 +114,7 @@ def test_a_killed_stage_resumes_at_the_first_missing_part(tmp_path: Path) -> Non
     time.sleep(0.3)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    # A kill in the middle of a write leaves the file that was written aside.
+    # A kill during a write leaves the temporary file.
     (parts.parent / "squares" / "part-00002-of-00004.parquet.0123456789ab.tmp").write_bytes(b"half")
     before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.json")}
     assert len(before) == 2
@@ -151,7 +151,7 @@ def test_unfinished_parts_of_other_settings_are_not_reused(tmp_path: Path) -> No
 
 
 def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path) -> None:
-    # A limit on the size of files stands for a full disk: the write fails in the kernel in the same way.
+    # A limit on file sizes simulates a full disk: the write fails in the kernel in the same way.
     program = (
         "import resource, signal, sys\n"
         "from tasks.core.store import Store\n"

@@ -1,4 +1,4 @@
-"""What every store promises, on a folder, in memory, on S3 and on a stand-in for HDFS; and what it says of faults."""
+"""The contract of every store, in a folder, in memory, on S3 and on a fake HDFS; and its error messages."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class NameNode(ArrowFSWrapper):
-    """HDFS as its users see it, on a folder: Arrow's file system, whose rename onto a file is refused."""
+    """A fake HDFS in a folder: Arrow's file system with a rename that refuses existing files."""
 
     protocol = "hdfs"
 
@@ -228,7 +228,7 @@ def test_a_lost_response_does_not_make_the_winner_a_loser(s3: S3Server) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts botocore's pauses between two tries short; how often it tries is left alone."""
+    """Shortens botocore's pauses between tries, without changing their number."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.01)
 
 
@@ -278,7 +278,7 @@ def test_nothing_is_lost_or_duplicated_if_a_third_of_all_requests_fail(s3: S3Ser
 
 
 def test_a_writer_killed_during_an_upload_leaves_no_file(s3: S3Server, tmp_path: Path) -> None:
-    # 120 MB go up in pieces; the second is held back until the kill.
+    # 120 MB are uploaded in parts; the second is delayed until the kill.
     s3.faults.rules = [Rule("slow", method="PUT", path="big.bin", times=1, delay_s=0.0)]
     s3.faults.rules += [Rule("slow", method="PUT", path="big.bin", times=9, delay_s=5.0)]
     program = (

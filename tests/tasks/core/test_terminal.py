@@ -1,4 +1,4 @@
-"""Commands whose reader goes away, such as `python -m tasks ... | head`."""
+"""Commands whose reader closes the pipe, such as `python -m tasks ... | head`."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ GONE = 141
 
 
 def ended(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of which nobody reads the output."""
+    """Runs a command whose output nobody reads."""
     read, pipe = os.pipe()
     os.close(read)
     try:

@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 
 def pandas_after(_: int) -> bool:
-    """What a worker does with a part: it opens an artifact and makes tables."""
+    """The work of a worker on a part: it opens an artifact and creates tables."""
     import pyarrow as pa
 
     import tasks.core.part  # noqa: F401

@@ -1,4 +1,4 @@
-"""The switch of the stack to Postgres, against a real server."""
+"""The stack's tables on a real Postgres server."""
 
 from collections.abc import Iterator
 from pathlib import Path

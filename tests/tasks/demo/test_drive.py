@@ -1,4 +1,4 @@
-"""What a person reads while a run goes on, and when it fails."""
+"""The output of the demo during a run, and after a failure."""
 
 import io
 

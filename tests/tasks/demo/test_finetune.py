@@ -1,4 +1,4 @@
-"""The demo of fine-tuning without its services: manuals that are read as they were written, and the report of a run."""
+"""The fine-tuning demo without its services: generated manuals are extracted correctly, and the report of a run."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_the_report_names_scores_a_question_and_the_box_of_its_page(tunings: Tun
     tunings.tune("apart", examples__heldout_share=0.3)
     for stage in ("evaluate_tuned", "register_tuned"):
         tunings.run(stage, "apart", examples__heldout_share=0.3)
-    for kind in ("documents", "chunks", "tokenizer"):  # a run of the demo makes all of one version
+    for kind in ("documents", "chunks", "tokenizer"):  # a run of the demo writes all artifacts at one version
         made = Artifact.open_at(tunings.store, ArtifactId(f"mine/{kind}", "1"))
         record = made.record.model_copy(update={"artifact": f"mine/{kind}@apart", "adopted_from": f"mine/{kind}@1"})
         tunings.store.publish(f"mine/{kind}/apart/.artifact.json", record.model_dump_json().encode())

@@ -1,4 +1,4 @@
-"""The switch of the stack's files to S3: what is put where, and whose rights are used."""
+"""The stack's files on S3: locations and credentials."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ NAMES = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "DEFAULT_REGION"
 
 @pytest.fixture
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No AWS settings but those of the test; what the code sets goes away again."""
+    """Only AWS settings of the test; variables set by the code are removed afterwards."""
     for name in (*NAMES, "RETRY_MODE", "MAX_ATTEMPTS"):
         monkeypatch.setenv(f"AWS_{name}", "x")
         monkeypatch.delenv(f"AWS_{name}")

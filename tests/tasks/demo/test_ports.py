@@ -1,4 +1,4 @@
-"""Ports: what a person reads when one is taken or is no port."""
+"""Ports: messages for taken and invalid ports."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from tasks.demo.stack import check_ports
 
 @pytest.fixture
 def free() -> Ports:
-    """Ports of which nobody holds any; the system gives single ports, so runs of them are tried."""
+    """Free ports; the system assigns single ports, so consecutive ones are tried."""
     for base in range(21000, 31000, 10):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(base, base + 10):

@@ -1,4 +1,4 @@
-"""SEEDS and CONTACT: what becomes of a person's own list, and what is refused."""
+"""SEEDS and CONTACT: handling of a user's list, and refusals."""
 
 from pathlib import Path
 

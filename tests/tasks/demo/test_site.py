@@ -1,4 +1,4 @@
-"""The demo's small web: what it must be for a crawl to be repeatable."""
+"""The demo's small web: requirements for reproducible crawls."""
 
 import http.client
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from tasks.demo.site import HOSTS, SiteHost, SitePage, load, render_site
 
-pytestmark = pytest.mark.soak  # rendering takes long, and every system test crawls what was rendered
+pytestmark = pytest.mark.soak  # rendering takes long, and every system test crawls the rendered pages
 PORTS = dict(zip(HOSTS, (18701, 18702, 18703), strict=True))
 Site = dict[str, dict[str, SitePage]]
 

@@ -1,4 +1,4 @@
-"""The supervisor, with small real processes in place of Airflow and MLflow."""
+"""The supervisor, with small real processes instead of Airflow and MLflow."""
 
 import os
 import re
@@ -37,7 +37,7 @@ with take_lock(home.run) as lock:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """A stack of one service, which has a child of its own; it is stopped in the end, however the test ends."""
+    """A stack of one service with a child process; it is always stopped after the test."""
     made = Home(tmp_path / "state", Ports(1, 2, 3, 5))
     made.prepare()
     with (made.logs / "supervisor.log").open("wb") as log:

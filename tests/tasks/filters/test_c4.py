@@ -1,4 +1,4 @@
-"""Contract of C4's rules: which lines stay, how many sentences they have, and which texts go."""
+"""Contract of C4's rules: kept lines, their number of sentences, and dropped texts."""
 
 import pytest
 

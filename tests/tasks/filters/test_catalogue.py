@@ -1,4 +1,4 @@
-"""Contract of every file in the catalogue: what it is called, what it says, and what its reasons are called."""
+"""Contract of every file in the catalogue: its name, its documentation, and the names of its reasons."""
 
 import doctest
 import importlib
@@ -11,7 +11,7 @@ import pytest
 from tasks.filters.base import Annotator, Filter
 from tasks.filters.catalogue import CATALOGUE, annotator, filter_of
 
-# What an annotator cannot do without.
+# Required settings of annotators.
 NEEDED = {"hugging_face": {"scores": {"educational": {"folder": "/models/edu", "label": "1"}}}}
 FOLDER = Path(importlib.import_module("tasks.filters").__file__ or "").parent
 

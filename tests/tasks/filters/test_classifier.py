@@ -21,7 +21,7 @@ SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=100
 
 @pytest.fixture
 def models(tmp_path: Path, run_stage: Callable) -> dict[str, Artifact]:
-    """A gate of quality, one of advertising that reads 200 characters, and a model of two topics."""
+    """A quality gate, an advertising gate that reads 200 characters, and a model of two topics."""
     rows = [{"text": learned(seed), "label": "learned"} for seed in range(80)]
     rows += [{"text": shop(seed), "label": "shop"} for seed in range(80)]
     texts = (Texts(path=jsonl(tmp_path / "rows.jsonl", rows)),)

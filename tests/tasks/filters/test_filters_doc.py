@@ -1,4 +1,4 @@
-"""docs/filters.md is true: the filter that it writes works with the one line it adds, and its table is complete."""
+"""docs/filters.md is correct: its example filter works with the added line, and its table is complete."""
 
 import doctest
 import os
@@ -32,7 +32,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def own_filter(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The file of the document, as if it stood in tasks/filters, and its line in the catalogue."""
+    """The example module of the document, as in tasks/filters, with its line in the catalogue."""
     file, line, _ = blocks("python")
     ((name, place),) = re.findall(r'"(\w+)": "([\w.]+)"', line)
     module = ModuleType(place)

@@ -1,4 +1,4 @@
-"""Contract of FineWeb's rules: for each a text that stays and a text that goes."""
+"""Contract of FineWeb's rules: a kept and a dropped text for each."""
 
 import hashlib
 
@@ -45,7 +45,7 @@ def test_a_line_ends_as_a_sentence_at_a_mark_of_any_script(mark: str) -> None:
 
 
 def test_the_marks_are_those_of_datatrove_and_sentences_are_split_at_those_of_spacy() -> None:
-    """Sets of 159 and 128 marks, of which the second is part of the first."""
+    """Sets of 159 and 128 marks; the second is a subset of the first."""
     assert (len(SENTENCE_ENDS), len(SPLIT_ENDS), len(SENTENCE_ENDS | SPLIT_ENDS)) == (159, 128, 159)
     assert hashlib.sha256("".join(sorted(SENTENCE_ENDS)).encode()).hexdigest()[:16] == "223fdebf0f768738"
     assert hashlib.sha256("".join(sorted(SPLIT_ENDS)).encode()).hexdigest()[:16] == "d798d7bea611896b"

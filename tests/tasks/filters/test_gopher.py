@@ -1,4 +1,4 @@
-"""Contract of Gopher's rules: for each a text that stays and a text that goes; words as datatrove counts them."""
+"""Contract of Gopher's rules: a kept and a dropped text for each; words are counted as in datatrove."""
 
 import io
 import json
@@ -74,7 +74,7 @@ def test_quality_limits_are_settings() -> None:
     assert quality(PROSE, min_stop_words=9) == "gopher_quality_stop_words"
 
 
-# The web pages are in many languages, so the rules on English words stay out.
+# The web pages are in many languages, so the rules on English words are excluded.
 @pytest.mark.parametrize(
     ("domain", "texts", "language", "share"), [("speech", 67, "en", 1.0), ("web", 114, "many", 0.8)]
 )

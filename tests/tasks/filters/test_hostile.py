@@ -1,7 +1,7 @@
-"""Texts that nobody writes: every annotator answers, within the memory that a worker has.
+"""Hostile texts: every annotator returns within the memory of a worker.
 
-A document may be as long as extract lets one be, 16 MB, and is a batch of its own.
-All texts but one are soak: run them after a change of a filter or of how its work is cut into portions.
+A document may have the maximum length of extract, 16 MB, and is a separate batch.
+All texts except one are soak: run them after a change of a filter or of its batching.
 """
 
 import subprocess
@@ -41,7 +41,7 @@ assert peak < 1_500_000, peak
 NAMES = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score", "pii")
 
 
-# The costliest of them is as long as extract lets a page be.
+# The most expensive one has the maximum length of extract.
 SIZES = {"citations": 16_000_000}
 
 
@@ -55,7 +55,7 @@ def test_a_text_of_millions_of_characters_is_measured_in_bounded_memory(name: st
 
 LONGEST = {
     "blank lines": r'"\n" * N',
-    # Nearly every run of five is another one, and half of their parts stand there again.
+    # Nearly every run of five words is distinct, and half of their parts are repeated.
     "letters at random": '" ".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=N // 2))',
 }
 STAGE = """

@@ -1,4 +1,4 @@
-"""The forward pass against PyTorch's own encoder layers, on models small enough to be made here."""
+"""The forward pass against PyTorch's encoder layers, on small random models."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from tasks.filters.learned.bert import SequenceClassifier
 WIDTH, HEADS, LAYERS, POSITIONS, LABELS = 16, 4, 2, 24, 3
 VOCABULARY = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "and", "dog"]
 TEXTS = ["the cat sat", "", "a dog sat on the mat and the cat " * 9, "dog"]
-# The names under which each family stores what is here called embeddings, attention, inner layer and head.
+# Names of embeddings, attention, inner layer and head in the files of each family.
 NAMES = {
     "bert": {
         "prefix": "bert.", "layer": "encoder.layer", "q": "attention.self.query", "k": "attention.self.key",
@@ -43,7 +43,7 @@ NAMES["xlm-roberta"] = NAMES["roberta"]
 
 
 class Reference(nn.Module):
-    """A post-norm encoder of PyTorch's own layers with a head, as the papers draw it."""
+    """A post-norm encoder of PyTorch layers with a head, as in the papers."""
 
     def __init__(self, family: str) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Reference(nn.Module):
 
 
 def model_in(folder: Path, family: str = "bert", **changes: object) -> tuple[Reference, Tokenizer]:
-    """Writes a small model as Hugging Face lays it out; returns it and its tokenizer."""
+    """Writes a small model in the layout of Hugging Face; returns it and its tokenizer."""
     reference = Reference(family).eval()
     vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))

@@ -1,4 +1,4 @@
-"""Contract of the language labels, on labelled text; skips where the model has not been fetched."""
+"""Contract of the language labels, on labeled text; skips if the model has not been downloaded."""
 
 import io
 import json
@@ -56,7 +56,7 @@ def test_languages_of_sentences_in_a_hundred_languages_are_recognised(
     found = labels(language, *(row["text"] for row in held))
     right = sum(one == row["lang"] for one, row in zip(found, held, strict=True))
     assert len({row["lang"] for row in held}) == 100
-    # Nine of the hundred are not among the model's labels or always taken for a neighbour; measured: 0.833.
+    # Nine of the hundred are not among the model's labels or always confused with a related one; measured: 0.833.
     assert right / len(held) >= 0.82
 
 
@@ -118,7 +118,7 @@ GERMAN, ENGLISH, CHINESE = "der fluss floss hinab ins tal", "the river ran down 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of three languages, labelled as OpenLID's and GlotLID's are."""
+    """A model of three languages, with labels like OpenLID's and GlotLID's."""
     import fasttext
 
     folder = tmp_path_factory.mktemp("model")

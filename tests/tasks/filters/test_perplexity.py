@@ -1,4 +1,4 @@
-"""The annotator and the filter of perplexity: which model scores a document, and which documents go."""
+"""The annotator and the filter of perplexity: the model of a document, and dropped documents."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Contract of tasks.filters.pretrained: a model is there as a whole, is the right one, and is not fetched twice."""
+"""Contract of tasks.filters.pretrained: a model is complete, verified, and not downloaded twice."""
 
 import hashlib
 import sys
@@ -14,7 +14,7 @@ from tasks.filters.pretrained import Model, fetch, model_file
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip takes for its index, and an empty model folder."""
+    """A folder that serves as pip's index, and an empty model folder."""
     (tmp_path / "wheels").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))

@@ -1,4 +1,4 @@
-"""Blocklists of domains and URLs: reading lists as others write them, and matching addresses."""
+"""Blocklists of domains and URLs: reading lists in foreign formats, and matching URLs."""
 
 import gzip
 import os

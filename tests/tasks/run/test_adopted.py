@@ -1,4 +1,4 @@
-"""What a source version has is adopted: a limit that keeps the same documents costs no tokens and no training."""
+"""Artifacts of a source version are adopted: a limit that keeps the same documents reruns no tokens and no training."""
 
 import json
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_records_from_before_per_file_inputs_count_as_unchanged(
     store = open_store(recipe)
     for kind in ("tokenizer", "shards"):
         as_before(Path(store.root) / "smoke" / kind / "1" / RECORD, "f" * 64)
-    # Fingerprints of that time are other ones: what they stand for is compared.
+    # Old fingerprints differ: their inputs are compared instead.
     tracking = TrackingContext("", recipe.name)
     assert run_stage(recipe, "tokenizer", version="1", tracking=tracking).skipped
     with pytest.raises(DriftError, match=r"tokenizer\.vocab_size was 300 and is 301"):
@@ -155,7 +155,7 @@ def test_records_from_before_per_file_inputs_count_as_unchanged(
 
 
 def as_before(path: Path, fingerprint: str) -> None:
-    """Writes a record as it was written before inputs counted by the files that are read."""
+    """Writes a record in the format from before per-file inputs."""
     record = json.loads(path.read_text())
     record["fingerprint"] = fingerprint
     for ref in record["inputs"]:

@@ -1,4 +1,4 @@
-"""The catalogue: what packages declare, in an order that follows from it."""
+"""The catalogue: declarations of packages, in an order that follows from them."""
 
 import random
 from dataclasses import replace

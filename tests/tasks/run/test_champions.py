@@ -1,4 +1,4 @@
-"""Which version is the champion: decided in the store, and mirrored by the aliases of MLflow's registry."""
+"""The champion version: decided in the store, and mirrored by the aliases of MLflow's registry."""
 
 import shutil
 import signal
@@ -56,7 +56,7 @@ def test_the_champion_changes_only_if_a_model_is_significantly_better(champions:
 def test_rejecting_a_challenger_keeps_the_last_decision(champions: Champions) -> None:
     champions.judge("v1", YOUNG)
     champions.checkpoint("v2", MIDDLE)
-    for stage in JUDGED[:3]:  # the approval stands before the last one
+    for stage in JUDGED[:3]:  # the approval precedes the last task
         champions.run(stage, "v2")
     assert champions.comparison("v2")["promoted"]
     champions.judge("v3", OLD)
@@ -114,7 +114,7 @@ def test_a_killed_comparison_ends_with_the_same_bytes(begun: Champions, champion
 
 
 def aliases(uri: str) -> dict[str, str]:
-    """Returns the artifact that each alias of the registered model leads to."""
+    """Returns the artifact of each alias of the registered model."""
     held = client(uri)
     names = held.get_registered_model("test").aliases
     return {alias: held.get_model_version_by_alias("test", alias).tags["sluice.artifact"] for alias in names}

@@ -1,4 +1,4 @@
-"""Contract of a changed limit: it costs the join, and nothing is extracted or measured again."""
+"""Contract of a changed limit: it reruns the join, and nothing is extracted or measured again."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tasks.run.runner import open_store, run_stage
 from tasks.run.tracking import TrackingContext
 
 STAGES = ("extract", "annotate", "dedup", "consolidate")
-# Without the language model, so that this runs wherever the code does.
+# Without the language model, so that this needs no download.
 USE = ["gopher_quality", "gopher_repetition", "prose_score", "pii"]
 
 

@@ -1,4 +1,4 @@
-"""Contract of chunks through a recipe: off unless it is enabled, beside the tokens, and traced from the document."""
+"""Contract of chunks through a recipe: off by default, in the DAG of the tokens, and traced from the document."""
 
 import json
 from pathlib import Path

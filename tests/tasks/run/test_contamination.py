@@ -1,4 +1,4 @@
-"""Contract of contamination through a recipe: rejected with the item's name, or kept and told with the scores."""
+"""Contract of contamination through a recipe: rejected with the item's name, or kept and reported with the scores."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ PAGE = "file://notes/5.txt"
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """A recipe whose set has one item that stands in a note, and one that stands nowhere."""
+    """A recipe whose set has one item that occurs in a note, and one that occurs nowhere."""
     for source in ("books", "notes"):
         (tmp_path / source).mkdir()
         for number in range(12):
@@ -43,7 +43,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def made(recipe: Recipe, stages: tuple[str, ...], version: str, source: str | None = None) -> list[str]:
-    """Runs stages; returns those that had something to do."""
+    """Runs stages; returns those that were not skipped."""
     context = TrackingContext("", recipe.name)
     results = {
         stage: run_stage(recipe, stage, version=version, source_version=source, tracking=context) for stage in stages

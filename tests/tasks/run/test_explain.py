@@ -1,4 +1,4 @@
-"""Explain: every answer is checked against a pass over all documents, sequences and steps."""
+"""Explain: every result is checked against a brute-force pass over all documents, sequences and steps."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ def training_pages(made: Made) -> dict[str, tuple[str, int, list[int]]]:
 
 
 def steps_reading(made: Made, checkpoint: Artifact, place: tuple[str, int], start: int, end: int) -> list[int]:
-    """Walks over all batches; returns the steps with one of the tokens `start` .. `end` - 1 of a document."""
+    """Iterates over all batches; returns the steps with one of the tokens `start` .. `end` - 1 of a document."""
     plan, held = Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
     order, before = Order.of_run(held), ShardSet.open(made.shards).shard(place[0]).token_offset(place[1])
     return [
@@ -99,7 +99,7 @@ def test_only_sequences_with_the_tokens_of_the_span_count(run: tuple) -> None:
     (span,) = explain(store, "test", "dev", load(made.tokenizer).decode(tokens[start:end])).to_json()["spans"]
     (document,) = span["documents"]
     assert document["id"] == doc_id
-    assert document["starts"][0] in range(start - 1, start + 2)  # tokens of a cut word may be others
+    assert document["starts"][0] in range(start - 1, start + 2)  # a cut word may have other tokens
     first = document["starts"][0]
     assert document["steps"] == steps_reading(made, checkpoint, (shard, row), first, first + document["length"])
     assert set(document["sequences"]) < set(whole["sequences"])

@@ -1,4 +1,4 @@
-"""Export: other trainers read the same tokens, and can name the page of each document."""
+"""Export: other trainers read the same tokens, with the page of each document."""
 
 import io
 import json
@@ -114,7 +114,7 @@ def test_documents_taken_down_are_not_exported(tmp_path: Path, kind: str) -> Non
     files = about["files"] if kind != "megatron" else [name for name in about["files"] if name.endswith(".idx")]
     assert sum(about["files"][name]["documents"] for name in files) == len(rows) - len(gone)
     assert len(documents_of(made, "web", "train")) > 0
-    # Neither an id nor the address of one is in any file; Parquet is read, because it is compressed.
+    # No id or URL of such a document is in any file; Parquet must be decoded, because it is compressed.
     tables = [str(pq.read_table(path).to_pylist()) for path in out.rglob("*.parquet")]
     texts = [*tables, *(path.read_bytes().decode("latin-1") for path in out.rglob("*") if path.is_file())]
     assert not [doc_id for doc_id in gone for text in texts if doc_id in text]

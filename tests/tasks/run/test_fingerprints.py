@@ -1,6 +1,6 @@
-"""Fingerprints of equal settings and inputs stay what they were: a store that was made before is found unchanged.
+"""Fingerprints of equal settings and inputs do not change, so that existing stores stay valid.
 
-Where a stage's output changes on purpose, its VERSION is raised and its line here is written anew.
+If a stage's output changes on purpose, raise its VERSION and update its line here.
 """
 
 import importlib

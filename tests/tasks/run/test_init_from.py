@@ -1,4 +1,4 @@
-"""A run that begins from the weights of another: lineage, look-ups and takedowns follow both.
+"""A run that starts from the weights of another: lineage, lookups and takedowns include both.
 
 Change what is registered or sent to MLflow, and run the soak part.
 """
@@ -62,7 +62,7 @@ def test_the_checkpoint_is_an_input_in_fingerprint_and_ledger(months: Months) ->
 
 def test_a_version_with_the_same_settings_and_inputs_adopts_it_with_its_origin(months: Months) -> None:
     recipe = months.recipe.override(FROM_OCTOBER)
-    join_stage(recipe, "train", version="again", source_version="november")  # it would train if it did not adopt
+    join_stage(recipe, "train", version="again", source_version="november")  # without adoption it would train
     again = months.run("train", "again", "november", train__init_from="test/checkpoint@october")
     assert again.skipped
     assert (
@@ -78,14 +78,14 @@ def test_the_previous_version_is_the_newest_at_the_start_of_the_run(months: Mont
         return str(found.inputs["initial"].address) if "initial" in found.inputs else ""
 
     assert chosen("next") not in ("", "test/checkpoint@october")
-    # An attempt that was killed began when October was there and November was not yet, or before both.
+    # A killed attempt started when October existed and November did not, or before both.
     later = months.checkpoint("october").record.finished + timedelta(seconds=1)
     assert later < months.checkpoint("november").record.finished
     for begun, name in ((later, "test/checkpoint@october"), (datetime(2001, 1, 1), "")):
         with months.store.write("test/checkpoint/killed/.epochs/000001.json") as file:
             file.write(json.dumps({"attempt": "a", "host": "h", "started": f"{begun:%Y-%m-%d %H:%M:%S} UTC"}).encode())
         assert chosen("killed") == name
-    # What november was made of, under this setting, is adopted and not made again from november.
+    # With this setting the initial weights of november are adopted, and not replaced by november.
     inputs = months.checkpoint("november").record.inputs
     found = resolve(recipe, months.store, "train", "next", "november", "")
     same = with_recorded_previous(

@@ -1,4 +1,4 @@
-"""What a stage is bound to: files outside the store, which may be missing."""
+"""External files of a stage, which may be missing."""
 
 from typing import Any
 

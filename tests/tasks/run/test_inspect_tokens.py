@@ -1,4 +1,4 @@
-"""Inspection: what a shard, a sequence and a batch contain is what the files contain."""
+"""Inspection: shards, sequences and batches are shown as in the files."""
 
 import json
 from pathlib import Path

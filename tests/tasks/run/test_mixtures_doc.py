@@ -1,4 +1,4 @@
-"""The settings that docs/mixtures.md shows are settings of a recipe."""
+"""The settings in docs/mixtures.md are valid."""
 
 import re
 import tomllib

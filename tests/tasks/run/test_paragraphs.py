@@ -1,4 +1,4 @@
-"""Contract of repeated paragraphs through a recipe: rejected above a share or cut, and traced to the counts."""
+"""Contract of repeated paragraphs through a recipe: documents are rejected or cut, and traced to the counts."""
 
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ MOSTLY, PARTLY, ALL = (f"file://notes/{number}.txt" for number in (5, 6, 7))
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """A recipe in which one note is mostly, one partly and one all but wholly a text that books contain, too.
+    """A recipe in which one note is mostly, one partly and one almost completely a text that books also contain.
 
-    Files have no time of capture: the first text is the one with the lowest id, which is a book here.
+    Files have no capture time: the first text is the one with the lowest id, here a book.
     """
     for source in ("books", "notes"):
         (tmp_path / source).mkdir()
@@ -43,7 +43,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def made(recipe: Recipe, version: str, source: str | None = None) -> list[str]:
-    """Runs the stages; returns those that had something to do."""
+    """Runs the stages; returns those that were not skipped."""
     context = TrackingContext("", recipe.name)
     results = {
         stage: run_stage(recipe, stage, version=version, source_version=source, tracking=context) for stage in REFINE

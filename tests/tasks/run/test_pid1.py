@@ -1,4 +1,4 @@
-"""The shell where the kernel ignores SIGTERM for it, as for PID 1 of a pod."""
+"""The shell with SIGTERM ignored by the kernel, as for PID 1 of a pod."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def told(process: "subprocess.Popen[str]") -> str:
 
 
 def gone(pid: int, seconds: float = 10) -> bool:
-    """Whether a process ends, and is reaped."""
+    """Whether a process exits and is reaped."""
     deadline = time.monotonic() + seconds
     while psutil.pid_exists(pid):
         if time.monotonic() > deadline:
@@ -88,7 +88,7 @@ def test_no_process_of_the_stage_is_left_behind() -> None:
 
 
 def test_orphans_are_reaped() -> None:
-    # The middle process dies before its child, which then has nobody but PID 1.
+    # The middle process dies before its child, which is then reparented to PID 1.
     orphan = "subprocess.run(['sh', '-c', 'sleep 0.3 & echo $!'])\n"
     process = start(orphan + "time.sleep(60)")
     pid = int(told(process))

@@ -1,4 +1,4 @@
-"""The plan of a training: before it and behind it in the DAG, and with the measured MFU in the next one."""
+"""The plan of a training: the stages before and after it in the DAG, and the measured MFU in the next plan."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Which dedup index the stages of a version read."""
+"""The dedup index that the stages of a version read."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_all_stages_read_the_index_of_the_previous_or_source_version(
     assert [read_by(recipe, kind, "2") for kind in kinds] == [["smoke/dedup_index@1"]] * 3
     assert second["dedup_index"].metrics["added"] == 1
     assert not any(result.skipped for result in second.values())
-    # Another limit for the same documents is no cycle of its own: what the source version has is adopted.
+    # Another limit for the same documents is not a new cycle: the source version's artifacts are adopted.
     tried = run(recipe.override({MAX_REPEATED: 0.31}), "2-tried", "2")
     assert [stage for stage, result in tried.items() if not result.skipped] == ["consolidate", "dedup_index"]
     assert [read_by(recipe, kind, "2-tried") for kind in kinds] == [["smoke/dedup_index@1"]] * 3

@@ -1,4 +1,4 @@
-"""All that is wrong with a recipe is told at once: each thing in a line of its own, with place, cause and remedy."""
+"""All errors in a recipe are reported at once: one line each, with place, cause and remedy."""
 
 import os
 import subprocess

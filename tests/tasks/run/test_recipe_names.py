@@ -1,4 +1,4 @@
-"""Names that no stage could find are refused when the recipe is read: sources, topics, categories, languages."""
+"""Unknown names are refused when the recipe is read: sources, topics, categories, languages."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A recipe makes what its sections are about: the whole way of one without crawl and canaries, from the shell."""
+"""The sections of a recipe determine its stages: a complete run without crawl and canaries, from the shell."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the sections of a recipe owe each other is checked when it is read, not when a stage comes to it."""
+"""Constraints between sections are checked when the recipe is read, not in a stage."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ SCORES = {"edu": {"folder": "/models/edu", "label": "1"}}
 
 
 def files_only(*files: dict[str, Any], **consolidate: Any) -> Recipe:
-    """A recipe that does not crawl, as its file would be read."""
+    """A recipe without a crawl, as read from its file."""
     settings = {"name": "mine", "crawl": {"enabled": False}, "canary": {}}
     return read({**settings, "extract": {"files": files}, "consolidate": consolidate})
 

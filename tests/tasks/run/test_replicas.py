@@ -1,6 +1,6 @@
-"""Trainings that differ in their seeds alone: their spread beside the errors over items, and in the gate.
+"""Trainings that differ only in their seeds: their spread in the reports and in the gate.
 
-Milestones of one training stand for trainings with other seeds: what is read of a training is its record.
+Milestones of one training simulate trainings with other seeds, because only the record of a training is read.
 """
 
 import json
@@ -20,7 +20,7 @@ OTHERS = ["test/scores@s1", "test/scores@s2"]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Champions:
-    """Checkpoints of four versions: the first one, two with other seeds, and one that differs in its steps, too."""
+    """Checkpoints of four versions: the first one, two with other seeds, and one that also differs in its steps."""
     begun = champions_in(tmp_path_factory.mktemp("replicas"))
     rows = Path(begun.store.root, "quiz.jsonl")
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))

@@ -1,4 +1,4 @@
-"""What a stage run came to has one form: the shell's line, a pod's XCom and that of a task are the same."""
+"""The result of a stage run has one format: the shell's line, a pod's XCom and that of a task are equal."""
 
 import json
 from dataclasses import fields

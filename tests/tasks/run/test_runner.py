@@ -1,4 +1,4 @@
-"""The runner on the cheap first stage of a real recipe: what is skipped, what is refused, what a cycle starts from."""
+"""The runner on the cheap first stage of a real recipe: skips, refusals, and the start of a cycle."""
 
 import json
 import os
@@ -106,12 +106,12 @@ def test_a_cycle_starts_from_the_last_published_one_and_keeps_it(recipe: Recipe,
     recrawl = recipe.override({"crawl.recrawl": True})
     store = Store(str(tmp_path / "store"))
     given_cycle(store, "1")
-    given_cycle(store, "1b", published=False)  # a cycle that never came to its end
+    given_cycle(store, "1b", published=False)  # a cycle that was not completed
     second = generate(recrawl, "2")
     assert "demo/crawldb/p0@1" in inputs_of(store, "2")
     assert "demo/crawldb/p0@1b" not in inputs_of(store, "2")
     given_cycle(store, "3")
-    # A newer crawl DB does not change what an older cycle was made from.
+    # A newer crawl DB does not change the inputs of an older cycle.
     again = generate(recrawl, "2")
     assert again.skipped
     assert again.fingerprint == second.fingerprint
@@ -138,7 +138,7 @@ def generate(recipe: Recipe, version: str) -> StageResult:
 
 
 def given_cycle(store: Store, version: str, *, published: bool = True) -> None:
-    """Puts an empty crawl DB into the store, as `update` lays it out, and the `warc` artifact that makes it count."""
+    """Puts an empty crawl DB into the store in the layout of `update`, with the `warc` artifact that completes it."""
     made = []
     for name in ("p0", "p1"):
         output = Output(store, ArtifactId(f"demo/crawldb/{name}", version), version, member=name)
@@ -259,7 +259,7 @@ def test_external_files_are_pinned_per_version(recipe: Recipe, tmp_path: Path) -
 
 
 def no_captures(store: Store) -> None:
-    """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
+    """Puts a `warc` artifact without files into the store in the layout of `publish`."""
     output = Output(store, ArtifactId("demo/warc", "dev"), "none")
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)

@@ -1,4 +1,4 @@
-"""`similar`: near copies of a text in a version, beside a comparison with every document."""
+"""`similar`: near copies of a text in a version, checked by a comparison with every document."""
 
 import json
 from io import BytesIO, TextIOWrapper
@@ -25,7 +25,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A version of 120 documents in five parts, its `duplicates` made by dedup."""
+    """A version of 120 documents in five parts, with `duplicates` from dedup."""
     folder = tmp_path_factory.mktemp("similar")
     run_stage_in(folder, DEDUP, DedupConfig(), corpus(folder, ROWS, 5), kind="duplicates")
     return Store(str(folder))

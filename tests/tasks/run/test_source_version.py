@@ -1,4 +1,4 @@
-"""Contract of the source version: a version made at one can be the next; what is reused is what records name."""
+"""Contract of the source version: a derived version can be the next source; reuse follows records."""
 
 import json
 import shutil
@@ -86,7 +86,7 @@ def test_a_crawl_is_found_through_artifacts_derived_from_it(recipe: Recipe) -> N
 
 
 def captures(store: Store, version: str) -> Artifact:
-    """Puts a `warc` artifact without any file into the store, as `publish` lays it out."""
+    """Puts a `warc` artifact without files into the store in the layout of `publish`."""
     output = Output(store, ArtifactId("demo/warc", version), version)
     with output.part("warc", conserved=False) as part, part.file(MANIFEST) as file:
         pq.write_table(MANIFEST_SCHEMA.empty_table(), file)
@@ -100,7 +100,7 @@ def test_artifacts_that_no_record_names_are_not_read(recipe: Recipe) -> None:
     shutil.rmtree(Path(store.root) / "demo" / "extracted" / "1")
     with pytest.raises(InputError, match=r"needs demo/extracted@3, and 2 has none.*[Rr]un the stage extract"):
         one(recipe, "annotate", "3", "2")
-    one(recipe.override({"extract.min_chars": 2}), "extract", "1")  # the address holds something else now
+    one(recipe.override({"extract.min_chars": 2}), "extract", "1")  # the address now has another artifact
     with pytest.raises(InputError, match="and 2 has none"):
         one(recipe, "annotate", "3", "2")
     assert not one(recipe, "extract", "3", "2").skipped

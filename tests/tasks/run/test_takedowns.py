@@ -1,4 +1,4 @@
-"""Contract of takedowns as inputs: later versions obey them, earlier ones stay, and the audit tells both."""
+"""Contract of takedowns as inputs: later versions respect them, earlier ones do not change, audits report both."""
 
 import json
 from datetime import UTC, datetime
@@ -51,7 +51,7 @@ def test_a_takedown_applies_to_later_versions_and_does_not_change_earlier_ones(r
     assert main([*asked, "--date", "2026-11-21T09:30:15+00:00"]) == 0
     assert json.loads(capsys.readouterr().out)["address"] == "smoke/takedown@2026.11.21-093015"
 
-    # What is there stays, and is not silently taken for what would be made now.
+    # Existing artifacts are kept, and not silently treated as current.
     assert artifact(recipe, "smoke/documents@1").record.content == before["consolidate"].content
     with pytest.raises(DriftError, match=r"the takedown smoke/takedown@.* came into force after it was made"):
         made(recipe, ("consolidate",), "1")
@@ -60,10 +60,10 @@ def test_a_takedown_applies_to_later_versions_and_does_not_change_earlier_ones(r
     assert main(["audit", "--recipe", text]) == 1
     assert "made before the takedown: run corpus again" in capsys.readouterr().out
 
-    # Tokens alone, from the old shards: the plan is free of it.
+    # Only tokens, from the old shards: the plan is free of it.
     only = made(recipe, ("pack",), "tokens", "1")["pack"]
     assert only.rows["takedown"] == 1
-    # The whole: documents are free of it, and all else is adopted or made of these.
+    # Everything: documents are free of it, and later artifacts are adopted or derived from these.
     after = made(recipe, REFINE + TOKENS, "2", "1")
     assert [stage for stage in REFINE if not after[stage].skipped] == ["consolidate"]
     assert after["consolidate"].rows["takedown"] == 1
@@ -85,12 +85,12 @@ def test_a_takedown_applies_to_later_versions_and_does_not_change_earlier_ones(r
     assert json.loads(capsys.readouterr().out) == found
     assert "for Ann: asked" in answer.text()
 
-    # And back: what is lifted is judged as if it had never been taken down.
+    # And back: a lifted document is handled as if it had never been taken down.
     lifted = ["takedown", "--recipe", text, "--lift", gone, "--reason", "a slip", "--date", "2026-11-22T00:00:00+00:00"]
     assert main(lifted) == 0
     back = made(recipe, ("extract", "annotate", "dedup", "consolidate"), "3", "2")["consolidate"]
     assert artifact(recipe, "smoke/documents@3").record.content == before["consolidate"].content
-    assert "takedown" not in back.rows
+    assert "takedown" not in offsets.rows
     answer = audit(open_store(recipe), recipe.name)
     found = answer.to_json()
     assert [(one["new"], one["lifts"]) for one in found["takedowns"]] == [({}, {}), ({}, {"document": 1})]
@@ -148,7 +148,7 @@ def test_the_newest_crawl_db_has_no_url_taken_down_before_any_fetch(recipe: Reci
 
 
 def by_hand(recipe: Recipe, kind: str, version: str, path: str, table: pa.Table, *inputs: Artifact) -> Artifact:
-    """Commits one table as an artifact that was made from others."""
+    """Commits one table as an artifact with inputs."""
     output = Output(open_store(recipe), ArtifactId(f"smoke/{kind}", version), "by hand")
     with output.part("all", conserved=False) as part, part.file(path) as file:
         pq.write_table(table, file)

@@ -1,4 +1,4 @@
-"""Trace: every answer is checked against a pass over all batches, tokens and documents."""
+"""Trace: every result is checked against a brute-force pass over all batches, tokens and documents."""
 
 import json
 from collections import defaultdict
@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made, Artifact]
 
 
 def reading(made: Made, checkpoint: Artifact) -> tuple[dict[str, set[int]], Order, Plan, ShardSet]:
-    """Walks over all batches: document id -> steps that read it."""
+    """Iterates over all batches: document id -> steps that read it."""
     shards, plan, held = ShardSet.open(made.shards), Plan.open(made.plan), json.loads(checkpoint.read("run.json"))
     order = Order(held["sequences"], held["weights"], held["batch_size"], held["seed"])
     steps = defaultdict(set)

@@ -1,4 +1,4 @@
-"""A thousand tokens and three hundred pages at random, of a run with two stages and replay, against its batches."""
+"""Random tokens and pages of a run with two stages and replay, traced and checked against its batches."""
 
 import random
 from collections import defaultdict
@@ -64,7 +64,7 @@ def test_a_thousand_random_tokens_are_traced_to_their_exact_position_on_a_page(r
         for sequence, position in places:
             pieces = found[sequence]["slices"]
             hits = [one for one in pieces if one["pos"] <= position < one["pos"] + one["length"]]
-            if not hits:  # what is left of a sequence behind its documents is padding
+            if not hits:  # the rest of a sequence after its documents is padding
                 assert position >= max(one["pos"] + one["length"] for one in pieces)
                 assert tokens[sequence, position] == eos
                 continue

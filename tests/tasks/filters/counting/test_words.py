@@ -1,4 +1,4 @@
-"""Contract of the shared split: words and marks of every document and line, however the documents are batched."""
+"""Contract of the shared split: words and punctuation of every document and line, independent of batches."""
 
 import itertools
 import random
@@ -73,7 +73,7 @@ def test_the_fast_path_strips_punctuation_like_the_rules() -> None:
         before, behind = ("".join(draw.choices(MARKS, k=draw.choice((0, 0, 1, 1, 2, 3)))) for _ in range(2))
         stretch = before + draw.choice(cores) + draw.choice(("", "", "", *MARKS, *cores)) + behind
         word = stretch[:-1]
-        if not (word.isalpha() and word in specials()):  # a contraction before one mark: a rule of its own
+        if not (word.isalpha() and word in specials()):  # a contraction before a punctuation mark: a special rule
             assert tokenize(stretch) == tokenize_by_rules(stretch)
 
 
@@ -142,7 +142,7 @@ def test_word_properties_are_counted() -> None:
 
 
 def spelled(vocabulary: Vocabulary, texts: list[str]) -> list[list[int]]:
-    """The words of each text, numbered in the order in which they are first met in it."""
+    """The words of each text, numbered in order of first occurrence."""
     words = vocabulary.split(pa.array(texts))
     several = [words.ids[begin:end].tolist() for begin, end in itertools.pairwise(words.documents)]
     return [[list(dict.fromkeys(ids)).index(one) for one in ids] for ids in several]

@@ -1,4 +1,4 @@
-"""ARPA files: written so that others read them, and read whoever wrote them, or refused with line and cause."""
+"""ARPA files: readable by other programs, read from other programs, or refused with line and cause."""
 
 import bz2
 import gzip
@@ -64,7 +64,7 @@ def test_a_written_model_reads_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_files_with_other_formatting_are_read(tmp_path: Path) -> None:
-    # A preface, spaces for tabs, weights left out, Windows line ends, blank lines, <UNK>.
+    # A preface, spaces instead of tabs, missing weights, Windows line ends, blank lines, <UNK>.
     text = "made by hand\n\n" + SMALL.replace("\t", " ").replace("<unk>", "<UNK>").replace("\n\n", "\n\n\n")
     assert table(read_arpa(at(tmp_path, text.replace("\n", "\r\n")))) == table(read_arpa(at(tmp_path, SMALL, "b.arpa")))
 
@@ -85,7 +85,7 @@ def test_minus_infinity_is_the_format_s_logarithm_of_zero(tmp_path: Path) -> Non
 
 
 def test_n_grams_removed_by_pruning_are_restored_without_changing_a_score(tmp_path: Path) -> None:
-    # "blue sky </s>" stays; its first two words and its last two are no entries any more.
+    # "blue sky </s>" is kept; its first two words and its last two are not entries any more.
     text = SMALL.replace("ngram 2=4", "ngram 2=2").replace("-0.3\tblue sky\t-0.15\n", "")
     text = text.replace("-0.2\tsky </s>\n", "")
     found = table(read_arpa(at(tmp_path, text)))

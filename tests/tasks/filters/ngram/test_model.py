@@ -1,4 +1,4 @@
-"""Scores: the back-off recursion, whole batches at a time, and the same from a file."""
+"""Scores: the back-off recursion in batches, and the same from a file."""
 
 import tracemalloc
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.tasks.stages.perplexity.test_estimate import table
 
 
 def recursion(entries: dict, order: int, sentence: list[str], begin: bool, end: bool) -> list[float]:
-    """log10 of each word and of the end, one look-up after the other."""
+    """log10 of each word and of the end, by sequential lookups."""
     known = [word if (word,) in entries else "<unk>" for word in sentence]
     line = [*(["<s>"] if begin else []), *known, *(["</s>"] if end else [])]
 
@@ -83,7 +83,7 @@ def test_perplexity_counts_the_ends_of_lines_and_is_infinite_without_words() -> 
 def test_memory_does_not_grow_with_the_length_of_a_text() -> None:
     scorer = model(VERSES)
     text = "the cat sat on the mat\n" * 500_000
-    scorer.score([text])  # tables that are made once
+    scorer.score([text])  # tables that are created once
 
     def peak(size: int) -> int:
         tracemalloc.start()

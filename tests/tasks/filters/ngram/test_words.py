@@ -1,4 +1,4 @@
-"""What a word is to the n-gram model, and that the split of a text is its own."""
+"""The definition of words for the n-gram model, and independence of the split from the batch."""
 
 import unicodedata
 
@@ -89,7 +89,7 @@ def test_every_split_equals_that_of_a_character_by_character_reference(text: str
 
 
 def by_the_rules(text: str) -> list[list[str]]:
-    """The rules of `tasks.filters.ngram.words`, for the characters that the test above draws from."""
+    """The rules of `tasks.filters.ngram.words`, for the characters of the test above."""
     sentences: list[list[str]] = []
     for line in text.replace("\r", "\n").replace("\x85", "\n").split("\n"):
         tokens: list[str] = []

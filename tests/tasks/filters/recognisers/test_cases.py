@@ -1,4 +1,4 @@
-"""Floors of precision and recall on the sentences of `benchmarks.pii`."""
+"""Minimum precision and recall on the sentences of `benchmarks.pii`."""
 
 from benchmarks.pii import NEGATIVE, PHONES, cases, rare, score
 

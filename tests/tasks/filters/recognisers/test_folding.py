@@ -1,4 +1,4 @@
-"""What hides a number from rules that know ASCII hides it no longer, and every span is of the text as it stood."""
+"""Unicode variants do not hide a number from ASCII rules, and every span refers to the original text."""
 
 import pytest
 from hypothesis import given

@@ -1,6 +1,6 @@
-"""Hostile text: every recogniser looks a bounded number of characters around, so a megabyte of anything ends.
+"""Hostile text: every recogniser examines a bounded context, so any megabyte terminates.
 
-With one unbounded repetition these would run for hours; the time-out is a net, no measurement.
+With one unbounded repetition these would run for hours; the time-out is a safety net, not a measurement.
 Most megabytes are soak: run them after a change of the recognisers or of a pattern in them.
 """
 
@@ -54,7 +54,7 @@ def test_many_prefixes_of_personal_data_terminate(unit: str) -> None:
 @pytest.mark.parametrize("unit", ["a\u200b", "1\u200b", "1\u200b1\u200b ", "\uff11\u200b"])
 def test_folded_text_takes_few_bytes(unit: str) -> None:
     text = unit * (200_000 // len(unit))
-    find("1\u200b1")  # what is loaded once
+    find("1\u200b1")  # loads what is loaded once
     tracemalloc.start()
     try:
         assert find(text) == []

@@ -1,4 +1,4 @@
-"""Where recognisers disagree about a stretch of text, none of what any of them found stays readable."""
+"""If recognisers disagree about a span, every character that any of them matched is masked."""
 
 from itertools import pairwise
 

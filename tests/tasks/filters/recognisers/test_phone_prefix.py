@@ -1,4 +1,4 @@
-"""A telephone number with its country's code is one however the code stands there; a sum is none."""
+"""A telephone number with a country code is found in any format; an amount of money is not."""
 
 import pytest
 

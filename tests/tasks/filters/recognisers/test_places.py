@@ -1,4 +1,4 @@
-"""One scan misses no place that any of those who look there would have found in a scan of its own."""
+"""One shared scan finds every candidate that separate scans would find."""
 
 import re
 
@@ -24,7 +24,7 @@ PIECES = st.sampled_from(
     ]
 )
 TEXTS = st.lists(PIECES, max_size=24).map("".join)
-# What is folded as `folding` says it, in words of its own.
+# An independent definition of the characters that `folding` folds.
 FOREIGN = re.compile(
     f"[{WIDE}]|[{WIDE_MARKS}](?=[0-9A-Za-z])|[{SPACES}](?=[0-9(+])|(?<=[0-9])[{SPACES}]|(?<=[0-9)])[{DASHES}](?=[0-9(])"
 )
@@ -48,7 +48,7 @@ def test_selective_folding_equals_folding_everything(text: str) -> None:
 def test_numbers_equal_those_of_a_separate_scan(text: str) -> None:
     places = [(found.span(), found.lastgroup) for found in _number_matches(text, find_candidates(text).digits)]
     alone = [(found.span(), found.lastgroup) for found in _NUMBERS.finditer(text)]
-    # Inside a word of digits, where no address of the internet begins, it need not be seen.
+    # It may be missed inside a word of digits, where no IP address starts.
     assert [one for one in alone if one[1] != "ipv6" or not text[: one[0][0]][-1:].isdigit()] == [
         one for one in places if one[1] != "ipv6" or not text[: one[0][0]][-1:].isdigit()
     ]

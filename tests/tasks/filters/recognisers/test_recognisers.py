@@ -1,4 +1,4 @@
-"""Each kind of personal data: what is one, and what only looks like one."""
+"""Each kind of personal data: matches, and text that only resembles them."""
 
 import base64
 import random

@@ -1,4 +1,4 @@
-"""An address whose "@" is spelt in brackets is an address; a bracket in prose is none."""
+"""An address with a bracketed "(at)" is found; a bracket in prose is not an address."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Addresses of the United States and Canada, as people, licences and pages write them."""
+"""Addresses of the United States and Canada in the formats of people, licenses and pages."""
 
 import re
 
@@ -72,7 +72,7 @@ def test_the_lines_of_an_address_can_be_comments_or_quotations(mark: str) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        "Pittsburgh PA 15213-3890",  # a town, no house
+        "Pittsburgh PA 15213-3890",  # a town, not a house
         "Subject IL 45094: status",
         "the regression of 3.11a1 came with PR 24421",
         "In 1998 some 12 towns of the state of New York 10001 people lived in",
@@ -131,7 +131,7 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=24).map("".join))
 def test_every_postcode_after_a_state_is_examined(text: str) -> None:
     places = set(find_candidates(text).digits)
-    # Of what stands inside a longer number nothing is a postcode.
+    # A part of a longer number is not a postcode.
     codes = {
         one.start()
         for one in _AMERICAN_POSTCODE.finditer(text)

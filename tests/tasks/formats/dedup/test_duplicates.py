@@ -33,7 +33,7 @@ def test_every_dropped_document_has_a_keeper_and_linked_texts_are_never_both_kep
 
 
 def test_the_most_preferred_of_several_keepers_is_recorded() -> None:
-    # Texts 1 and 2 stay, because nothing links them; 3 is nearer to 2, but 1 is preferred.
+    # Texts 1 and 2 are kept, because nothing links them; 3 is nearer to 2, but 1 is preferred.
     choice = choose(np.array([1, 2, 3]), np.array([[2, 3], [1, 3]]), np.array([0.95, 0.85], np.float32))
     assert choice.keeper.tolist() == [0, 1, 0]
     assert choice.jaccard.tolist() == [1.0, 1.0, np.float32(0.85)]

@@ -1,4 +1,4 @@
-"""Any division into buckets gives each record of each run once, and reads no other one."""
+"""Any division into buckets returns each record of each run once, and no other."""
 
 from pathlib import Path
 

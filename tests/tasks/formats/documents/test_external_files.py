@@ -1,4 +1,4 @@
-"""Files outside the store: one meaning of a pattern and of an ending, on this machine and on an object store."""
+"""Files outside the store: patterns and suffixes mean the same locally and on an object store."""
 
 import bz2
 import codecs

@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.documents.text.clean: what no reader sees goes, except where it changes what is seen."""
+"""Contract of tasks.formats.documents.text.clean: invisible characters are removed unless they change the display."""
 
 import sys
 import unicodedata
@@ -49,7 +49,7 @@ def test_every_format_character_is_kept_for_a_reason_or_removed() -> None:
         for point in range(sys.maxunicode + 1)
         if unicodedata.category(chr(point)) == "Cf" and clean(f"a{chr(point)}b") != "ab"
     }
-    # Signs before Arabic, Syriac and Indic numbers, Egyptian joiners: they are seen, or place what is.
+    # Signs before Arabic, Syriac and Indic numbers, Egyptian joiners: they are visible, or position visible characters.
     seen = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD, *range(0x13430, 0x13440)}
     assert kept == {point for point in seen | NOTATION if unicodedata.category(chr(point)) == "Cf"}
 

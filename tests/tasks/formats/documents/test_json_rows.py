@@ -1,4 +1,4 @@
-"""Rows of JSON files: what the first bytes tell, the same rows in every shape, and the price of damage."""
+"""Rows of JSON files: format detection, equal rows in every layout, and the cost of damage."""
 
 import bz2
 import gzip

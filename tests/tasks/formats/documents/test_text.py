@@ -40,7 +40,7 @@ SPECIAL = (
 )
 
 
-# Never seen by a reader; of what is seen sometimes (joiners, selectors, tags) `test_invisible` knows more.
+# Always invisible; `test_invisible` covers characters that are sometimes visible (joiners, selectors, tags).
 UNSEEN = {
     *(0xAD, 0x61C, 0x17B4, 0x17B5, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2070)),
     *(*range(0xFE00, 0xFE0E), *range(0xFFF0, 0xFFFC), *range(0xE0000, 0xE0020), *range(0xE0080, 0xE1000)),
@@ -49,9 +49,9 @@ SOMETIMES = re.compile("[\u034f\u180b-\u180f\u200c\u200d\ufe0e\ufe0f\U000e0020-\
 
 
 def plainly(sample: str) -> str:
-    """What `clean` returns, one step after the other on the whole text."""
+    """A reference for `clean`: its steps in order on the whole text."""
     sample = re.sub("[\x0b\x0c\x85\u2028\u2029]", "\n", re.sub("\r\n?", "\n", sample))
-    # Controls and surrogates, the byte order mark and what is no character.
+    # Controls and surrogates, the byte order mark and noncharacters.
     sample = "".join(char for char in sample if char in "\t\n" or unicodedata.category(char) not in ("Cc", "Cs"))
     sample = re.sub("[\ufeff\ufffe\uffff]", "", sample)
     sample = "".join(char for char in sample if ord(char) not in UNSEEN)
@@ -101,7 +101,7 @@ def test_normalise_ignores_case_layout_punctuation_and_compatibility_forms() -> 
     ("given", "expected"),
     [
         ("Stop. Go_on 3x!", ["stop", "go_on", "3x"]),
-        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),  # marks stay inside the word
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),  # marks are kept inside the word
         ("日本語 ok", ["日", "本", "語", "ok"]),  # no spaces between words: one letter each
         ("ที่นี่", ["ที่", "นี่"]),
         ("می‌روم", ["می‌روم"]),

@@ -1,4 +1,4 @@
-"""Contract of tombstones: what one of a URL, a domain or a document covers, and what it leaves alone."""
+"""Contract of tombstones: coverage of URLs, domains and documents."""
 
 from pathlib import Path
 
@@ -86,10 +86,10 @@ def test_a_lift_holds_against_concurrent_takedowns_and_lifts_only_known_ones(tmp
     first = take_down(tmp_path, "t1", domains="wrong.net")
     beside = take_down(tmp_path, "t1b", domains="wrong.net")
     lifting = take_down(tmp_path, "t2", first, lift="wrong.net")
-    assert values() == ["wrong.net"]  # a request that the lift has not seen
+    assert values() == ["wrong.net"]  # a request unknown to the lift
     again = take_down(tmp_path, "t3", lifting, beside, lift="wrong.net")
     assert values() == []
-    # Each was begun before the lift, so it contains what was lifted; it ends with the lift beside it, and after it.
+    # Each started before the lift, so it contains the lifted entry; it ends concurrently with the lift, or after it.
     take_down(tmp_path, "t4", first, beside, urls="http://b.net/")
     assert values() == ["http://b.net/"]
     take_down(tmp_path, "t5", *in_force(Store(str(tmp_path)), "test"), urls="http://c.net/")

@@ -1,4 +1,4 @@
-"""What a page shows as lines stays lines: listings, contents, and lines that end on purpose. What runs is left out."""
+"""Intended lines are kept: listings, contents, and deliberate line breaks. Running headers are removed."""
 
 import textwrap
 

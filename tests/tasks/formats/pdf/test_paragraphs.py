@@ -1,4 +1,4 @@
-"""Paragraphs break where a reader would break them: not at other fonts, formulas, figures or numbers."""
+"""Paragraph breaks as seen by a reader: not at font changes, formulas, figures or numbers."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""Text in any direction of writing comes out in the order in which it is read, with boxes as a viewer shows them."""
+"""Text in any writing direction is extracted in reading order, with boxes of the displayed page."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def written(font: Letters, content: str) -> PdfText:
     return read_pdf(pdf([content], fonts=ANY, others=font.others))
 
 
-# As they stand on the page, from left to right. Some programs write brackets as they look, some as they are meant.
+# In page order, from left to right. Some programs write brackets visually, some logically.
 @pytest.mark.parametrize("stands", [".ו Linux 6.1 (17 הד) גבא", ".ו Linux 6.1 )17 הד( גבא"], ids=["look", "meant"])
 def test_hebrew_is_read_right_to_left_with_embedded_left_to_right_text(stands: str) -> None:
     font = Letters(stands)
@@ -69,7 +69,7 @@ def test_boxes_match_the_displayed_page_at_any_rotation(rotation: int) -> None:
 
 
 def test_a_rotated_page_has_the_boxes_of_the_displayed_text() -> None:
-    # The text runs upwards on the sheet, and the viewer turns the sheet: it stands at the upper left again.
+    # The text runs upwards on the sheet, and the viewer rotates the sheet: it is at the upper left again.
     text, box = box_of(90, f"0 1 -1 0 {A4[0]} 0")
     assert text == "The door is open"
     assert box[0] == pytest.approx(60, abs=1)
@@ -77,7 +77,7 @@ def test_a_rotated_page_has_the_boxes_of_the_displayed_text() -> None:
 
 
 def test_actual_text_for_several_glyph_runs_appears_once() -> None:
-    # The third piece is drawn behind what follows, so PDFium takes it for another text.
+    # The third fragment is drawn after the following text, so PDFium treats it as separate text.
     spelt = "/Span << /ActualText (\\351) >> BDC (e) Tj 0 0 Td (') Tj 7 0 Td (.) Tj EMC"
     shown = f"BT /F1 10 Tf 60 700 Td (The caf) Tj 34 0 Td {spelt} -2 0 Td (s are open) Tj ET\n"
     assert read_pdf(pdf([shown])).text == "The cafés are open"

@@ -1,4 +1,4 @@
-"""The document index: every answer equals one from all documents, and costs a few requests however many there are."""
+"""The document index: lookups agree with a scan of all documents, and make few requests for any corpus size."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A mixture: shares that sum to 1, with errors that say how to mend them."""
+"""A mixture: shares that sum to 1, with errors that name a remedy."""
 
 import math
 

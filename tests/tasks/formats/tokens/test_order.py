@@ -1,9 +1,9 @@
 """The order of sequences: a permutation per epoch, exact shares, an exact inverse, independent of ranks.
 
-The keyed permutation shuffles like a drawn one: three statistics over many keys, beside numpy's permutation. Each is
-standard normal, or chi-square, under a permutation drawn at random; the sum of squares over the keys is compared with
-the quantile that a true permutation exceeds once in 10,000 sets of keys. The keys are fixed, so that the result is the
-same in every run.
+The keyed permutation shuffles like a random one: three statistics over many keys, compared with numpy's permutation.
+Each is standard normal, or chi-square, under a permutation drawn at random; the sum of squares over the keys is
+compared with the quantile that a true permutation exceeds once in 10,000 sets of keys. The keys are fixed, so that the
+result is the same in every run.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from tasks.formats.tokens.order import Order, Permutation
 
 @st.composite
 def weights(draw: st.DrawFn) -> dict[str, float]:
-    # On a grid of 1/1000, which keeps a period short; one test below takes the full grid.
+    # On a grid of 1/1000, which keeps a period short; one test below uses the full grid.
     cuts = sorted(draw(st.lists(st.integers(1, 999), max_size=5, unique=True)))
     names = draw(st.permutations([f"s{index}" for index in range(6)]))
     return {name: amount / 1000 for name, amount in zip(names, np.diff([0, *cuts, 1000]).tolist(), strict=False)}
@@ -115,7 +115,9 @@ def test_quotas_count_the_batch_and_continue_the_totals(order: Order, step: int)
     quotas = order.quotas(step)
     sources = [source for source, _, _ in order.batch(step)]
     assert quotas == {source: sources.count(source) for source in order.sequences}
-    assert quotas == {source: order.count_drawn(source, step + 1) - order.count_drawn(source, step) for source in quotas}
+    assert quotas == {
+        source: order.count_drawn(source, step + 1) - order.count_drawn(source, step) for source in quotas
+    }
 
 
 @given(orders(), st.integers(1, 60))
@@ -200,8 +202,8 @@ Items = NDArray[np.int64]
 
 
 def serial_rank_correlation(items: Items) -> float:
-    """Of items read one after the other: sqrt(n) * r is standard normal (Wald and Wolfowitz 1943)."""
-    # Of a permutation the items are their ranks.
+    """Serial correlation r of consecutive items: sqrt(n) * r is standard normal (Wald and Wolfowitz 1943)."""
+    # The items of a permutation are their ranks.
     return float(np.corrcoef(items[:-1], items[1:])[0, 1] * np.sqrt(len(items)))
 
 
@@ -212,7 +214,7 @@ def ascents(items: Items) -> float:
 
 
 def displacement(items: Items) -> float:
-    """How far items are from their own place, modulo n: chi-square of equal bins, as a standard normal variable."""
+    """Displacement of items modulo n: chi-square of equal bins, as a standard normal variable."""
     n = len(items)
     counts = np.bincount((items - np.arange(n)) % n * BINS // n, minlength=BINS)
     sizes = np.bincount(np.arange(n) * BINS // n, minlength=BINS)
@@ -251,7 +253,7 @@ STATISTICS = (serial_rank_correlation, ascents, displacement)
 
 
 def deviates(permutation: Callable[[int], Items], statistic: Callable[[Items], float]) -> bool:
-    from scipy.stats import chi2  # here: half a second that other tests need not pay
+    from scipy.stats import chi2  # imported here, because it takes half a second
 
     total = sum(statistic(permutation(key)) ** 2 for key in range(KEYS))
     return bool(total > chi2.isf(FALSE_POSITIVES, KEYS))

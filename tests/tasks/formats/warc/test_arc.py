@@ -1,4 +1,4 @@
-"""ARC files are read as WARC files are: every intact record, no damage in silence, the same as warcio reads."""
+"""ARC files are read like WARC files: every intact record, all damage reported, equal to warcio."""
 
 import gzip
 import io
@@ -70,7 +70,7 @@ def test_records_equal_those_of_warcio(packed: str, version: int) -> None:
     made = [description(version), *(record(number, version=version) for number in range(12))]
     found = read(PACKED[packed](made))
     assert said(found) == []
-    # warcio takes the last fields for those of version 1, and no file that is one gzip member.
+    # warcio reads the last fields as those of version 1, and cannot read a file that is one gzip member.
     expected = list(_by_warcio(b"".join([description(), *(record(number) for number in range(12))])))
     assert [(one.url, one.date.strftime("%Y%m%d%H%M%S"), one.payload) for one in found[1:]] == expected[1:]
     assert [one.status for one in found[1:]] == [200] * 12
@@ -89,7 +89,7 @@ def test_a_real_file_gives_the_records_of_warcio(shared_data: Path, name: str) -
     (found,) = read(data, WarcRecordType.response)
     *_, expected = _by_warcio(data)
     assert (found.url, found.date.strftime("%Y%m%d%H%M%S"), found.payload) == expected
-    # Made of the line alone: the same on every machine, however the file is packed.
+    # Derived only from the header line: equal on every machine and for every compression.
     assert found.record_id == read(gzipped(data), WarcRecordType.response)[0].record_id
     assert found.record_id.startswith("urn:uuid:691ed4ef-")
     assert (found.headers.get("WARC-IP-Address"), found.headers.get("WARC-Type")) == ("93.184.216.119", "response")
@@ -179,7 +179,7 @@ def test_reading_any_corrupted_file_terminates_and_reports_the_damage() -> None:
     made = [description(), *(record(number) for number in range(1, 7))]
     known = urls(read(b"".join(made)))
     for _ in range(300):
-        # What is damaged inside a member of many records may go on as a copy of what came before.
+        # Damage inside a member of many records may continue as a copy of earlier data.
         packed = chance.choice(["plain", "gzip"])
         data = bytearray(PACKED[packed](made))
         at, count = chance.randrange(len(data)), chance.randint(1, 60)

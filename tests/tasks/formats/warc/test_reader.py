@@ -1,5 +1,5 @@
-"""Contract of tasks.formats.warc.reader: every intact record of a file good or bad is read, and no damage passes in
-silence."""
+"""Contract of tasks.formats.warc.reader: every intact record of a good or damaged file is read, and all damage is
+reported."""
 
 import base64
 import gzip
@@ -50,7 +50,7 @@ def read(data: bytes, kinds: WarcRecordType = ALL) -> list[Record | Damage]:
 
 
 def told(found: list[Record | Damage]) -> tuple[int, list[str]]:
-    """How many records are intact, and what is said of the rest."""
+    """The number of intact records, and the reports on the others."""
     intact = sum(isinstance(one, Record) and not one.short for one in found)
     rest = [one.reason if isinstance(one, Damage) else "short" for one in found]
     return intact, [reason for reason, one in zip(rest, found, strict=True) if isinstance(one, Damage) or one.short]
@@ -60,7 +60,7 @@ def named(kind: WarcRecordType) -> str:
     return str(kind).rpartition(".")[2]
 
 
-# What the manifest promises of the files that it describes as broken ("how"), and what the reader says of the rest.
+# The manifest's counts of broken files ("how"), and the reader's reports on the rest.
 BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-bitflip.warc.gz": (32 + 15, ["warc_damaged"]),
     "derived-a-mal-garbage-between.warc.gz": (48, ["warc_damaged"]),
@@ -68,12 +68,12 @@ BROKEN: dict[str, tuple[int, list[str]]] = {
     "derived-a-mal-short-content-length.warc.gz": (47, ["short"]),
     "derived-a-mal-truncated.warc.gz": (32, ["short"]),
     "derived-a-mal-empty.warc.gz": (0, []),
-    # Declares a block two bytes shorter than it is: its own digest says so.
+    # Declares a block two bytes too short, which its digest reveals.
     "warcio__example-trunc.warc": (3, ["short"]),
     # No length, a length of one, no length: ARC files, too.
     "warcio__bad.arc": (1, ["warc_damaged", "warc_damaged"]),
     "warcio__example.arc": (2, []),
-    # A date that is none, and two records shorter than they declare.
+    # An invalid date, and two records shorter than declared.
     "aut__badexample.arc.gz": (3, ["warc_damaged", "short", "short"]),
 }
 
@@ -116,7 +116,7 @@ def test_a_file_truncated_anywhere_is_reported(pack: Pack, last: str) -> None:
     made = [record(f"http://a.example/{i}", b"abc" * 99, kind=last, compressed=False) for i in range(3)]
     packed = [pack(one) for one in made]
     data, begin = b"".join(packed), len(packed[0]) + len(packed[1])
-    ending = 4 if pack is bytes else 0  # the two line breaks behind a record are no part of it
+    ending = 4 if pack is bytes else 0  # the two line breaks after a record are not part of it
     for cut in range(begin + 1, len(data) - ending):
         intact, said = told(read(data[:cut]))
         assert (intact >= 2, len(said)) == (True, 1), cut
@@ -184,13 +184,13 @@ def test_a_file_that_is_one_gzip_member_is_read_up_to_the_damage() -> None:
 
 
 def cut_up(data: bytes) -> list[bytes]:
-    """The records of a file that is not compressed."""
+    """The records of an uncompressed file."""
     begins = [found.start() for found in re.finditer(rb"(?m)^WARC/1\.\d\r\n", data)]
     return [data[begin:end] for begin, end in itertools.pairwise([*begins, len(data)])]
 
 
 def lying(data: bytes, more: int, *, digests: bool) -> bytes:
-    """A record whose length is declared greater by so much, with or without digests."""
+    """A record with a declared length too large by `more`, with or without digests."""
     if not digests:
         data = re.sub(rb"WARC-(Block|Payload)-Digest: [^\r]+\r\n", b"", data)
     return re.sub(rb"Content-Length: (\d+)", lambda said: b"Content-Length: %d" % (int(said[1]) + more), data, count=1)
@@ -226,7 +226,7 @@ def test_a_wrong_length_costs_only_its_own_record_with_a_reason(shared_data: Pat
 
 
 def holding(inner: bytes, *, digest: bool) -> bytes:
-    """A page that is a WARC record, or text about one, as a record of a file."""
+    """A record whose page is a WARC record, or text about one."""
     whole = record("http://page.example/", body=b"<p>" + inner, compressed=False)
     if not digest:
         return whole
@@ -256,14 +256,14 @@ def test_the_content_of_a_page_is_never_taken_for_a_record(packed: str, junk: by
 def test_a_file_with_only_wrong_lengths_is_read_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.formats.warc.reader._MAX_WASTED", 1_000_000)
     one = b"WARC/1.0\r\nWARC-Type: resource\r\nWARC-Block-Digest: sha1:X\r\nContent-Length: %05d\r\n\r\n\r\n\r\n"
-    # Each ends where a later one does, and takes fifty for its own.
+    # Each ends where a later one does, and swallows fifty records.
     found = read(one % (50 * len(one % 0)) * 1000)
     assert isinstance(found[-1], Damage)
     assert 10 < len(found) < 500
 
 
 class Counting(io.BytesIO):
-    """A file that counts the bytes that are read of it."""
+    """A file that counts the bytes read from it."""
 
     count = 0
 
@@ -282,7 +282,7 @@ def test_the_time_for_records_with_huge_lengths_is_linear_in_their_number(packed
         file = Counting(PACKED[packed]([one % (number, length) for number in range(count)]))
         found = list(read_records(file, LIMIT, ALL))
         assert len({record.record_id for record in found if isinstance(record, Record)}) == count
-        # A few looks at each record, of 4 KiB, however many come after it.
+        # A few reads of 4 KiB for each record, regardless of the number of later ones.
         assert file.count < count * 32 << 10
 
 
@@ -294,7 +294,7 @@ def test_seeking_back_in_a_gzip_member_does_not_inflate_it_again() -> None:
         inflated.seek(at)
         assert inflated.read(20_000) == content[at : at + 20_000]
     assert file.count <= len(file.getvalue())
-    # What is farther back than that is inflated again.
+    # Earlier data is inflated again.
     inflated.seek(len(content))
     inflated.seek(0)
     assert inflated.read(1000) == content[:1000]
@@ -420,7 +420,7 @@ def test_reading_any_corrupted_file_terminates_and_reports_the_damage() -> None:
         at, count = noise.randrange(len(data)), noise.randint(1, 60)
         data[at : at + noise.choice((0, count))] = noise.choice((b"", b"WARC/1.1\r\n", noise.randbytes(count)))
         found = [one.url for one in read(bytes(data)) if isinstance(one, Record) and not one.short]
-        # One place touches two records at most; only where nothing is compressed can a wrong length swallow more.
+        # One damaged spot affects at most two records; only in uncompressed files a wrong length can swallow more.
         assert len(set(urls).intersection(found)) >= (1 if pack is bytes else 3)
         assert [url for url in found if url in urls] == [url for url in urls if url in found]
 

@@ -1,4 +1,4 @@
-"""A gzip file as the bytes inside it: from any place on, and past what is damaged."""
+"""The decompressed bytes of a gzip file: from any position on, and past damage."""
 
 import gzip
 import io

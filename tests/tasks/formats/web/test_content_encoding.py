@@ -83,7 +83,7 @@ def test_the_time_per_gzip_member_is_constant():
         assert decode(gzip.compress(TEXT) + empty * members, "gzip", LIMIT) == decode(TEXT, "", LIMIT)
         return time.process_time() - begin
 
-    # Copying what stands behind each makes four times as many take sixteen times as long.
+    # Copying the rest after each member would take quadratic time.
     assert any(seconds(200_000) < 9 * seconds(50_000) for _ in range(3))
 
 

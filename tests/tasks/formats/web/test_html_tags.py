@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.web.html_tags: never less than going tag by tag finds, and the same for short names."""
+"""Contract of tasks.formats.web.html_tags: at least the result of a tag-by-tag count, and equal for short names."""
 
 import random
 import re
@@ -16,7 +16,7 @@ TAG = re.compile(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 
 
 def tag_by_tag(source: bytes, flat: Collection[str] = FLAT, formatting: Collection[str] = FORMATTING) -> OpenElements:
-    """The same numbers, by going through the tags one at a time."""
+    """The same numbers, from a sequential pass over the tags."""
     unclosed: Counter[str] = Counter()
     nested = formats = starts = 0
     for end, written in TAG.findall(source):
@@ -95,7 +95,7 @@ def test_an_end_tag_does_not_close_a_longer_name() -> None:
 
 
 def colliding() -> tuple[str, str]:
-    """Two names of one hash."""
+    """Two names with the same hash."""
     found: dict[int, str] = {}
     chance = random.Random(2)
     while True:

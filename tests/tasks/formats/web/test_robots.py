@@ -21,7 +21,7 @@ def test_every_case_of_the_test_suites_of_google_and_protego_passes(shared_data)
         for case in cases(shared_data)
         if Robots(case["robots"].encode(), case["agent"]).allows(case["url"]) != case["allowed"]
     ]
-    # Google's parser forbids these of Protego's: it does not end a list of names at an unknown field, and does not
+    # Google's parser forbids these cases of Protego: it does not end a list of names at an unknown field, and does not
     # escape "<" in rules, as URLs are.
     assert wrong == [("test_unescaped_url", True)] * 4 + [("test_grouping_unknown_keys", True)] * 3
 
@@ -218,7 +218,7 @@ def test_a_crawl_delay_between_names_does_not_split_a_group():
     ],
 )
 def test_a_hostile_file_takes_seconds_at_most(body):
-    gc.freeze()  # what other tests have left is not collected with it
+    gc.freeze()  # garbage of other tests is not collected with it
     begin = time.process_time()
     robots = Robots(body, "sluice")
     robots.allows("http://h/" + "a" * 2000)

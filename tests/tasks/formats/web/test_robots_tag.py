@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.web.robots_tag: what headers and meta elements forbid, the same for crawl and extract."""
+"""Contract of tasks.formats.web.robots_tag: directives of headers and meta elements, equal for crawl and extract."""
 
 from datetime import UTC, datetime
 

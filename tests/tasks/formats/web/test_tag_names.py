@@ -1,4 +1,4 @@
-"""Contract of tasks.formats.web.html_tags: the tags that going through a page one at a time finds."""
+"""Contract of tasks.formats.web.html_tags: the same tags as a sequential pass over a page."""
 
 import random
 import re
@@ -19,7 +19,7 @@ def found(source: bytes) -> list[tuple[int, bool, bytes]]:
 
 
 def one_by_one(source: bytes) -> list[tuple[int, bool, bytes]]:
-    """The same by an expression, but for what begins in the last four bytes."""
+    """The same with a regular expression, except for tags that start in the last four bytes."""
     matches = [match for match in TAG.finditer(source) if match.start() < len(source) - 4]
     return [(match.start(2), bool(match[1]), match[2].lower()) for match in matches]
 

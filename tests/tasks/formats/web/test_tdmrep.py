@@ -1,4 +1,4 @@
-"""What a tdmrep.json says of a URL, by the report of the W3C community group."""
+"""Evaluation of tdmrep.json for a URL, by the report of the W3C community group."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Tracking against a real MLflow server on loopback.
+"""Tracking against a real MLflow server on loopoffsets.
 
 Change the view or the version of MLflow, and run the soak part.
 """
@@ -154,7 +154,7 @@ def test_the_experiment_shows_the_newest_results_and_keeps_a_manual_description(
     documents = Artifact(artifact.store, artifact.address, funnel)
     context = TrackingContext(server, "newest", description="Seeds to a model.")
     held = client(server)
-    held.create_experiment("newest")  # as an earlier release made it, of no kind
+    held.create_experiment("newest")  # as created by an earlier release, without a kind
     StageRun(context, "one", "consolidate").close("FINISHED", documents)
     experiment = held.get_experiment_by_name("newest")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
@@ -199,14 +199,14 @@ def test_runs_and_experiments_open_in_the_view_of_model_training(server: str, tm
             for text in shown:
                 page.get_by_text(text, exact=True).first.wait_for()
             assert not page.get_by_text(hidden, exact=True).count()
-        # From the list of experiments, too, and the switch is the reader's own.
+        # Also from the list of experiments, and users can still switch views.
         page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
         page.set_default_timeout(60_000)
         page.goto(f"{server}/#/experiments")
         page.get_by_role("row").get_by_role("link", name="seen", exact=True).click()
         page.wait_for_url(re.compile("runs.workflowType=machine_learning"))
         page.get_by_text("Runs", exact=True).first.wait_for()
-        for _ in range(12):  # a click on a page that is still being made is lost
+        for _ in range(12):  # a click on a page that is still loading is lost
             page.get_by_text("GenAI", exact=True).first.click()
             with suppress(playwright.TimeoutError):
                 page.wait_for_url(re.compile("usage.workflowType=genai"), timeout=5_000)

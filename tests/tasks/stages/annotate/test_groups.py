@@ -1,6 +1,6 @@
-"""Contract of groups: what one annotator has measured is measured again only where something that bears on it changed.
+"""Contract of groups: the measurements of an annotator are repeated only if one of its inputs changed.
 
-Rows are counted where annotators are called. All of it runs through the runner, as a user's versions do.
+Rows are counted at the calls of annotators. Everything runs through the runner, like a user's versions.
 """
 
 import json
@@ -45,7 +45,7 @@ NO_FILTERS = {"consolidate.filters": [], "consolidate.limits": {}}
 
 
 class Letters(Annotator):
-    """Stands for `language`: names the last letter of a text as its language."""
+    """Replaces `language`: returns the last letter of a text as its language."""
 
     measures: ClassVar = {"label": "string"}
     chars: int = 10
@@ -55,7 +55,7 @@ class Letters(Annotator):
 
 
 class Reader(Annotator):
-    """Writes down what it sees of others."""
+    """Records the columns of others that it receives."""
 
     measures: ClassVar = {"language": "string", "found": "string"}
     reads: ClassVar = ("language",)
@@ -65,14 +65,14 @@ class Reader(Annotator):
 
 
 class Stranger(Reader):
-    """As `Reader`, and declares nothing."""
+    """Like `Reader`, without declaring inputs."""
 
     reads: ClassVar = ()
 
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Annotators of the tests' own in the catalogue; `language` among them, so that no model is needed."""
+    """Test annotators in the catalogue, including `language`, so that no model is needed."""
     for name, kind in (("language", Letters), ("reader", Reader), ("stranger", Stranger)):
         module = ModuleType(f"tasks.filters.made_{name}")
         module.__dict__[kind.__name__] = type(kind.__name__, (kind,), {"__module__": module.__name__})
@@ -82,7 +82,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the documents that each annotator is given."""
+    """Counts the documents passed to each annotator."""
     counts: Counter[str] = Counter()
     annotate = Annotator.annotate
 
@@ -104,7 +104,7 @@ def artifact(recipe: Recipe, kind: str, version: str) -> Artifact:
 
 
 def origins(recipe: Recipe, version: str) -> dict[str, str]:
-    """Returns for every annotator of a version where its group lies."""
+    """Returns the address of every group of a version, by annotator."""
     return {name: ref.address for name, ref in group_refs(artifact(recipe, "attributes", version)).items()}
 
 
@@ -129,7 +129,7 @@ def test_a_new_annotator_costs_only_its_own_pass(
         second = run(more, "2", "1")
     assert counted == {"C4Measures": DOCUMENTS}
     assert origins(recipe, "2") == {**at("1", *USE), **at("2", "c4")}
-    # Copies depend on the one group that dedup reads.
+    # Duplicates depend on the one group that dedup reads.
     assert [stage for stage in STAGES if not second[stage].skipped] == ["annotate", "consolidate"]
     told = f"measures c4; {', '.join(USE)}: as measured at 1"
     assert f"[demo/attributes@2] {told}" in caplog.messages
@@ -182,7 +182,7 @@ def test_a_changed_setting_reruns_only_affected_annotators(recipe: Recipe, own: 
         counted.clear()
         assert not one(several.override(changed), "annotate", str(number), "1").skipped
         assert counted == dict.fromkeys(measures, DOCUMENTS), changed
-    # An annotator that reads `language` where it is in use has measured otherwise without it.
+    # An annotator that optionally reads `language` measures differently without it.
     counted.clear()
     one(several.override({"annotate.use": ["gopher_quality", "prose_score", "pii"]}), "annotate", "7", "1")
     assert counted == {"GopherQualityMeasures": DOCUMENTS}
@@ -261,7 +261,7 @@ def test_a_changed_model_reruns_the_annotators_that_use_it(
     assert origins(recipe, "2") == {**at("1", "prose_score", "pii", "classifier"), **at("2", "topic")}
     inputs = {ref.role: ref.address for ref in artifact(recipe, "measured/topic", "2").record.inputs}
     assert inputs == {"extracted": "demo/extracted@2", "classifiers": "demo/classifiers@2"}
-    # Who asks no model is given none.
+    # An annotator that declares no model gets none.
     assert not artifact(recipe, "measured/pii", "1").record.config["models"]
 
 
@@ -281,7 +281,7 @@ def test_a_group_is_found_through_any_version_that_uses_it(recipe: Recipe, count
     counted.clear()
     run(recipe.override({"annotate.use": [*USE, "c4", "fineweb"]}), "4", "3")
     assert counted == {"FinewebMeasures": DOCUMENTS}
-    # A version of which only the copies were made anew leads to all groups, too.
+    # A version in which only dedup ran again also refers to all groups.
     one(recipe.override({"dedup.jaccard": 0.9, "annotate.use": [*USE, "c4", "fineweb"]}), "dedup", "5", "4")
     counted.clear()
     assert one(recipe.override({"annotate.use": [*USE, "c4", "fineweb"]}), "annotate", "6", "5").skipped

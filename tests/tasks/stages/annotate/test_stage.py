@@ -1,4 +1,4 @@
-"""Contract of the annotate stage: one row of attributes per document, in the same place, and nothing dropped."""
+"""Contract of the annotate stage: one row of attributes per document, at the same position, and nothing dropped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.soak import soak_but
 from tests.tasks.stages.dedup.made import found_in
 
 EXTRACT, ANNOTATE = "tasks.stages.extract.stage", "tasks.stages.annotate.stage"
-# Without the model, so that these tests run wherever the code does.
+# Without the model, so that these tests need no download.
 USE = ("gopher_quality", "gopher_repetition", "c4", "fineweb", "prose_score", "pii")
 RULES = AnnotateConfig(use=USE)
 PROSE = "The river ran down to a valley of stones, and people have lived with it for long. "
@@ -27,7 +27,7 @@ Run = Callable[..., Artifact]
 
 
 def sentence(number: int) -> str:
-    """A line whose words, but for the everyday ones, stand in no other line."""
+    """A line whose words, except common ones, occur in no other line."""
     first, second, third = (f"w{'abcdefghij'[number % 10]}{number}{letter}" for letter in "xyz")
     return f"The {first} of {second} went to {third} with {first}{second}."
 
@@ -113,7 +113,7 @@ def test_a_document_on_which_an_annotator_fails_keeps_its_row(
     )
     with pytest.raises(InputError, match=said):
         run_stage(ANNOTATE, RULES, {"extracted": extracted})
-    # What stops one annotator costs the others nothing.
+    # A failure of one annotator does not affect the others.
     done = {path.parts[-3] for path in tmp_path.rglob("test/measured/*/dev/.artifact.json")}
     assert done == {*USE} - {"prose_score"}
     made = run_stage(ANNOTATE, RULES, {"extracted": extracted}, max_bad_share=0.5)

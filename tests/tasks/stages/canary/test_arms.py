@@ -1,4 +1,4 @@
-"""Arms: the current mixture first, deterministic samples, nothing that repeats a source too often."""
+"""Arms: the current mixture first, deterministic samples, no source repeated too often."""
 
 import json
 from pathlib import Path

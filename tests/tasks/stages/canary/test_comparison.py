@@ -11,7 +11,7 @@ TARGET = {"a": 0.4, "b": 0.3, "c": 0.3}
 
 
 def cycle(rng: np.random.Generator, effects: np.ndarray, seeds: int, noise: float = 0.004) -> np.ndarray:
-    """Simulates bits per byte (arms, seeds, sources): a seed moves all arms, and each run has noise of its own."""
+    """Simulates bits per byte (arms, seeds, sources): a seed shifts all arms, and each run has independent noise."""
     arms = len(effects)
     base = 1.5 - effects[:, None, :] + rng.normal(0, 0.02, (1, seeds, 3))
     return base + rng.normal(0, noise, (arms, seeds, 3)) + rng.normal(0, noise, (arms, seeds, 1))
@@ -66,7 +66,7 @@ def test_an_arm_equal_to_the_current_mixture_is_not_promoted() -> None:
     bpb[1] = bpb[0]
     assert judge(bpb)[0].difference == 0
     bpb[2] = bpb[0]
-    assert winner(judge(bpb)) is None  # no noise at all: the interval is the point 0
+    assert winner(judge(bpb)) is None  # without noise the interval is the point 0
 
 
 @pytest.mark.parametrize("freedom", [2, 7, 30])

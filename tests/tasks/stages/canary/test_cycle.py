@@ -50,7 +50,7 @@ def test_a_cycle_trains_every_arm_decides_and_is_reproducible(tmp_path: Path) ->
         assert one["tokens"] == 4 * 4 * 32
         assert one["loss_curve"][-1][0] == 3
     assert results[0]["bpb"] != results[1]["bpb"]
-    # Common random numbers: both arms start from the same weights, so their first losses are near each other.
+    # Common random numbers: both arms start from the same weights, so their first losses are close.
     assert abs(results[0]["loss_curve"][0][1] - results[2]["loss_curve"][0][1]) < 0.2
     decision = json.loads(mixture.read("mixture.json"))
     assert set(decision["weights"]) == {"web", "code", "my-books"}

@@ -1,4 +1,4 @@
-"""The decision as an artifact: what is promoted, what stays, and a report that says why."""
+"""The decision as an artifact: promotion or not, with a report of the reasons."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The fit: recovers planted responses, predicts arms it has not seen, proposes near the planted optimum."""
+"""The fit: recovers planted responses, predicts unseen arms, proposes near the planted optimum."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ TARGET = {"a": 0.2, "b": 0.5, "c": 0.3}
 
 
 def power_law(weights: np.ndarray) -> np.ndarray:
-    """Bits per byte of each source falls with a power of its own share, and a little with the others'."""
+    """Bits per byte of each source decrease with a power of its share, and slightly with the others'."""
     spill = np.array([[1, 0.1, 0.02], [0.2, 1, 0.05], [0.02, 0.02, 1]])
     return np.array([0.9, 1.1, 0.7]) * (weights @ spill.T + 0.01) ** -np.array([0.06, 0.1, 0.08])
 

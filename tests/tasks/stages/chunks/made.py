@@ -1,4 +1,4 @@
-"""What the tests of chunks share: a small tokenizer, and the stage over rows of documents. Not a test module."""
+"""Helpers of the tests of chunks: a small tokenizer, and the stage over rows of documents. Not a test module."""
 
 import functools
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def chunked(
     takedown: Artifact | None = None,
     **settings: Any,
 ) -> Artifact:
-    """The chunks of kept documents; `before` are documents as extracted, of those with one of the `layouts`."""
+    """The chunks of kept documents; `before` are the extracted documents of those with one of the `layouts`."""
     (folder / "tokenizer.json").parent.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(tokenizer_json())
     documents = documents_in(folder, rows, parts)

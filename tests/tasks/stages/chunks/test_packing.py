@@ -1,4 +1,4 @@
-"""Contract of packing: nothing is lost, nothing exceeds the budget, and what fits it is not divided."""
+"""Contract of packing: nothing is lost, nothing exceeds the budget, and blocks that fit are not divided."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -100,7 +100,7 @@ def test_an_overlap_starts_at_a_sentence_of_the_same_section() -> None:
 @pytest.mark.parametrize("overlap", [0, 16])
 def test_the_budget_holds_even_if_a_whole_has_more_tokens_than_its_parts(overlap: int) -> None:
     def more_at_seams(texts: Sequence[str]) -> list[int]:
-        """Tokens of a tokenizer that has no token for a word behind a line end."""
+        """Tokens of a tokenizer without a token for a word after a line end."""
         return [len(one.split()) + 5 * one.strip().count("\n") for one in texts]
 
     text = "\n\n".join(f"Door {n} of the museum opens at nine. It closes at {n}." for n in range(30))

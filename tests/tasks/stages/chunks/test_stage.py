@@ -1,4 +1,4 @@
-"""Contract of chunks: traced to documents and pages, each kept or rejected with its reason, whatever the workers."""
+"""Contract of chunks: traced to documents and pages, kept or rejected with a reason, for any number of workers."""
 
 from collections import Counter
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_documents_taken_down_give_no_chunk_and_leave_no_text(tmp_path: Path) ->
 
 
 def extracted_from(folder: Path, file: bytes) -> Artifact:
-    """What extract makes of a PDF file."""
+    """The extracted document of a PDF file."""
     folder.mkdir()
     (folder / "a.pdf").write_bytes(file)
     source = {"name": "papers", "kind": "pdf", "path": f"{folder}/*.pdf"}
@@ -121,7 +121,7 @@ def extracted_from(folder: Path, file: bytes) -> Artifact:
 
 
 def papers(folder: Path) -> Artifact:
-    """What extract makes of a file of two pages, with an address on the second."""
+    """The extracted document of a two-page file with an address on the second page."""
     body = [f"The door number {n} of the old museum opens at nine in the" for n in range(8)]
     first = show(60, 780, "1 Doors", size=18, font="F2") + lines(60, 740, body)
     second = show(60, 780, "2 Windows", size=18, font="F2") + lines(

@@ -1,4 +1,4 @@
-"""Contract of structure: headings, fences and tables of plain text are seen, and no word is outside of all."""
+"""Contract of structure: headings, fences and tables of plain text are recognized, and every word is in a block."""
 
 import pytest
 from hypothesis import given
@@ -57,5 +57,5 @@ def test_every_character_but_white_space_is_in_one_block_and_blocks_are_in_order
 
 
 def test_many_unclosed_code_fences_take_linear_time() -> None:
-    lines = 20_000  # a pass for each would be 200 million lines: minutes
+    lines = 20_000  # a pass for each would read 200 million lines and take minutes
     assert len(blocks("```open\n" * lines)) == 1

@@ -1,4 +1,4 @@
-"""A classifier of educational value, from labels of one's own: the way of any label, from a recipe to verdicts."""
+"""A classifier of educational value from own labels, from a recipe to verdicts."""
 
 import json
 import random
@@ -73,7 +73,7 @@ def chatter(seed: int) -> str:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
-    """Labels in two files, and a corpus of 20 texts that teach and 20 that do not, none of them labelled."""
+    """Labels in two files, and a corpus of 20 educational texts and 20 others, all unlabeled."""
     folder = tmp_path / "labelled"
     folder.mkdir()
     jsonl(folder / "graders.jsonl", ({"text": textbook(seed), "grade": 3 + seed % 3} for seed in range(100)))
@@ -114,7 +114,7 @@ def test_the_model_card_states_training_data_and_held_out_accuracy(recipe: Recip
     assert f"| length of the text alone | {scores['baselines']['length']['auc']:.3f} |" in card
     for label, file in (("educational", "graders.jsonl"), ("other", "more.jsonl")):
         assert f"| {label} | {file} |" in card
-    assert "1 other_label" in card  # a grade that `relabel` does not name
+    assert "1 other_label" in card  # a grade missing in `relabel`
     assert sum(scores["heldout"].values()) > 40
 
 

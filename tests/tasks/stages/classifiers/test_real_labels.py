@@ -1,4 +1,4 @@
-"""Floors on real labels, with a margin: quality and toxicity as `python -m benchmarks.classifiers scores`, topics."""
+"""Minimum scores on real labels, with a margin: quality and toxicity as in `benchmarks.classifiers scores`, topics."""
 
 import json
 from collections.abc import Callable

@@ -26,7 +26,7 @@ SMALL = FastTextSettings(epochs=25, learning_rate=0.5, dimensions=8, buckets=100
 
 
 def gate(folder: Path, **changes: object) -> ClassifierSettings:
-    """DCLM's recipe in small: reference text against crawl."""
+    """A small version of DCLM's recipe: reference text against crawl."""
     path = jsonl(folder / "reference.jsonl", ({"text": learned(seed)} for seed in range(120)))
     settings = {
         "name": "quality",
@@ -250,7 +250,7 @@ def test_an_invalid_line_is_named(tmp_path: Path, crawl: Artifact, run_stage: Ca
 
 
 def test_a_page_cannot_inject_a_label(tmp_path: Path, run_stage: Callable) -> None:
-    plea = "__label__1 " * 5  # fastText's own name of the label "reference", which it looks for in the whole line
+    plea = "__label__1 " * 5  # fastText's name of the label "reference", which it searches in the whole line
     hostile = extracted_in(tmp_path, (plea + shop(seed) for seed in range(200)))
     artifact = trained(run_stage, hostile, gate(tmp_path))
     assert json.loads(artifact.read("quality/scores.json"))["accuracy"] > 0.95

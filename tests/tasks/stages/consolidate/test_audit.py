@@ -1,4 +1,4 @@
-"""Contract of the audit page: a fair and stable sample of every verdict, safe to open, with personal data masked.
+"""Contract of the audit page: a uniform and stable sample of every verdict, escaped, with personal data masked.
 
 Change how the sample is drawn, and run the soak part.
 """
@@ -130,7 +130,7 @@ def test_documents_of_each_host_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_bytes_of_the_page_are_unchanged() -> None:
-    # They are part of the content of documents, and so of the fingerprint of what is made of these.
+    # They are part of the content of documents, and so of fingerprints of derived artifacts.
     ended = [
         ("web", "en", "kept", "", "gold", 2000, 123_456),
         ("web", "", "extract", "no_text<b>", "", 7, None),

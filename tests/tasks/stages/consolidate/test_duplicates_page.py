@@ -1,4 +1,4 @@
-"""The page of duplicates: both texts of each pair, safe to open, masked, and without what is taken down."""
+"""The page of duplicates: both texts of each pair, escaped, masked, and without takedowns."""
 
 import json
 import time
@@ -27,7 +27,7 @@ SURE = DedupConfig(minhash={"bands": 32, "rows": 4})
 
 
 def copies(seed: int, changes: int, host: str, **more: Any) -> list[dict[str, Any]]:
-    """Two texts of 150 words of which so many are others, at one host and at its mirror."""
+    """Two texts of 150 words with `changes` replaced words, at one host and at its mirror."""
     both = ((text(seed), host), (text(seed, changes), f"mirror.{host}"))
     return [document(written, url=f"https://{name}/{seed}", **more) for written, name in both]
 
@@ -42,7 +42,7 @@ def shown(folder: Path, rows: list[dict[str, Any]], *takedowns: Artifact) -> tup
 
 
 def words(seed: int) -> list[str]:
-    """Words that both texts of a couple have."""
+    """Common words of both texts of a pair."""
     return prose(seed)[-5:]
 
 
@@ -73,8 +73,8 @@ def test_texts_and_urls_are_escaped_and_personal_data_is_masked(tmp_path: Path) 
 
 
 def test_no_text_of_a_cluster_with_a_takedown_is_shown(tmp_path: Path) -> None:
-    # Of the first two a third document has the same text, and that one is taken down; of the next pair one of its own;
-    # of the last nothing.
+    # A third document with the same text as the first pair is taken down; of the next pair one text is taken down;
+    # of the last pair none.
     rows = copies(1, 15, "a.org") + copies(2, 17, "b.org") + copies(3, 15, "c.org")
     third = document(" ".join(prose(1)).upper(), url="https://gone.net/1")
     taken = take_down(tmp_path, urls="https://gone.net/1\nhttps://mirror.b.org/2")

@@ -1,4 +1,4 @@
-"""Contract of masking: no personal data that was found stays, and lines go only where a rule has judged them."""
+"""Contract of masking: all matched personal data is masked, and lines are dropped only in filtered sources."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_exactly_the_masked_characters_are_removed(text: str, data: Any) -> None
 
 
 def measured(*texts: str, error: str | None = None) -> pa.Table:
-    """What the annotators `pii` and `c4` find in some texts; nothing where one has failed."""
+    """The results of the annotators `pii` and `c4` for some texts; null if one failed."""
     columns = {name: annotator(name, {}).annotate(DocumentBatch(list(texts))) for name in ("pii", "c4")}
     if error:
         columns = {name: pa.nulls(len(texts), column.type) for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""Duplicates are resolved bucket by bucket as in one bucket, and nothing of it is left in the artifact."""
+"""Resolving duplicates by bucket equals resolving them in one bucket, and leaves no files in the artifact."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ CONFIG = ConsolidateConfig(filters=("gopher_quality",))
 
 
 def prepared(folder: Path, per_bucket: int = 1_000_000) -> dict[str, Artifact]:
-    """A corpus in which every fourth document is poor, many of them keepers."""
+    """A corpus in which every fourth document fails a filter, many of them keepers."""
     rows = [{**row, "poor": number % 4 == 0} for number, row in enumerate(mixed(6))]
     inputs = corpus(folder, rows, 3)
     duplicates = run_stage_in(folder, DEDUP, DedupConfig(records_per_bucket=per_bucket), inputs, kind="duplicates")

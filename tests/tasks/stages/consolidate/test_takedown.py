@@ -1,4 +1,4 @@
-"""Contract of `consolidate` with a takedown: nothing of it is kept, whatever its source, and its text goes nowhere."""
+"""Contract of `consolidate` with a takedown: it is not kept, for any source, and its text is in no file."""
 
 from pathlib import Path
 

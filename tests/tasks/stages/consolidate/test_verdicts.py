@@ -1,4 +1,4 @@
-"""Contract of the verdict on a document: the rules come before being a copy, and only what stays has a tier."""
+"""Contract of the verdict on a document: rules precede duplicates, and only kept documents have a tier."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ IDS = ["fine", "copy", "broken", "broken copy", "promoted", "trusted"]
 NONE = np.zeros(len(IDS), np.bool_)
 SOURCES = pa.chunked_array([["web", "web", "web", "web", "web", "books"]])
 JUDGED = pa.table({"id": IDS, "error": pa.array([None, None, "no", "no", None, None], pa.string())})
-# Dedup took "promoted" for a copy of "broken", which goes for its own reason: so it is resolved to stay.
+# Dedup marked "promoted" as a copy of "broken", which is rejected by a rule: so "promoted" is kept.
 DUPLICATES = pa.table(
     {
         "id": IDS,

@@ -1,6 +1,6 @@
-"""Contract of what-if: the funnel that other limits would give is the one that consolidate then gives.
+"""Contract of what-if: its funnel for other limits equals that of a later consolidate run.
 
-Change what is held in memory per document, and run the soak part.
+Run the soak part after a change of the memory per document.
 """
 
 import tracemalloc
@@ -125,7 +125,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def make(recipe: Recipe, version: str, source_version: str | None = None, **changed: object) -> None:
-    """Makes a version of the corpus; `changed` are overrides, with "__" for the dots."""
+    """Creates a version of the corpus; `changed` are overrides, with "__" for the dots."""
     mine = recipe.override({name.replace("__", "."): value for name, value in changed.items()})
     for stage in ("extract", "annotate", "dedup", "consolidate"):
         run_stage(mine, stage, version=version, source_version=source_version, tracking=TrackingContext("", "demo"))
@@ -136,7 +136,7 @@ def asked(recipe: Recipe, *arguments: str) -> int:
 
 
 def row(said: str, reason: str) -> list[str]:
-    """Returns the numbers of the line of a reason, of the source that is most of the corpus."""
+    """Returns the numbers in the line of a reason, for the main source of the corpus."""
     several = [line.split() for line in said.splitlines() if line.startswith(("web ", "texts "))]
     (line,) = [words for words in several if reason in words]
     return [word for word in line if word.strip("+-").isdigit()]
@@ -242,7 +242,7 @@ def test_limits_of_a_source_or_kind_can_be_overridden(recipe: Recipe, capsys: py
 def test_what_if_with_an_override_of_a_source_equals_the_run(
     recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The crawl's recipe judges the source because it has limits of its own, in the run and in the question."""
+    """The source is filtered because it has its own limits, both in the run and in what-if."""
     changed = recipe.override({OWN: 18})
     assert changed.consolidate.limits["texts"] == {"gopher_quality": {"min_words": 18}}
     make(recipe, "1")

@@ -17,7 +17,7 @@ Handler = Callable[[web.Request], "web.StreamResponse | asyncio.Future[web.Strea
 
 
 class Site:
-    """Serves `pages` (path -> HTML, bytes or handler) in a thread; notes when every request came.
+    """Serves `pages` (path -> HTML, bytes or handler) in a thread; records the time of every request.
 
     Attributes:
         requests: (monotonic begin, end, Host header, path and query) of every request.
@@ -84,7 +84,7 @@ class Site:
 
 
 def linked(count: int, fanout: int = 3) -> dict[str, object]:
-    """Returns `count` pages /, /1, /2, ... in a tree, each with text of its own and a link back."""
+    """Returns `count` pages /, /1, /2, ... in a tree, each with distinct text and a link offsets."""
     names = ["/"] + [f"/{number}" for number in range(1, count)]
     pages: dict[str, object] = {}
     for number, name in enumerate(names):
@@ -149,7 +149,8 @@ class PrivateServer:
 
     def close(self) -> None:
         for one in (self._tcp, self._udp):
-            # A thread that waits in a system call is woken by the end of the connection, not by the file's.
+            # A thread blocked in a system call is woken by a shutdown of the socket, not by closing its file
+            # descriptor.
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()

@@ -80,7 +80,8 @@ def test_public_addresses_pass(address):
     assert is_public(address)
 
 
-# The registries of special-purpose addresses as of RFC 9780, and what RFC 4291 keeps for other uses than unicast.
+# The registries of special-purpose addresses as of RFC 9780, and ranges that RFC 4291 reserves for other uses than
+# unicast.
 SPECIAL = (
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/31", "192.0.2.0/24"),
@@ -91,7 +92,7 @@ SPECIAL = (
     *("2001:4:112::/48", "2001:10::/28", "2001:20::/28", "2001:30::/28", "2001:db8::/32", "2002::/16"),
     *("2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8", "4000::/2"),
 )
-# The neighbours of those within what is in use.
+# Adjacent addresses in assigned ranges.
 PUBLIC = (
     *("1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.0"),
     *("169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "191.255.255.255", "192.0.1.0", "192.0.3.0"),
@@ -119,7 +120,7 @@ def test_a_url_with_a_user_name_is_refused():
 
 
 class FakeResolver(AbstractResolver):
-    """A name server of the test's own: each look-up gives the next list of addresses."""
+    """A fake name server: each lookup returns the next list of addresses."""
 
     def __init__(self, *rounds):
         self.rounds = list(rounds)
@@ -206,7 +207,7 @@ GRANTS = Grants({"wiki.corp:8080": ["10.20.0.0/16"], "10.20.0.6": ["10.20.0.6/32
     ("url", "reason"),
     [
         ("http://wiki.corp:8080/", None),
-        ("http://wiki.corp/", None),  # its name is looked up, and must then be public
+        ("http://wiki.corp/", None),  # its name is resolved, and must then be public
         ("http://wiki.corp:8081/", "port"),
         ("http://www.wiki.corp:8080/", "port"),
         ("http://10.20.0.6/", None),

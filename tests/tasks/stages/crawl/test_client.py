@@ -27,7 +27,7 @@ def get(url, limit=1 << 20, keep_partial=False, **settings):
 
 @contextmanager
 def raw_server(*chunks, repeat=0.0):
-    """Answers one connection with bytes as they are; repeats the last chunk for `repeat` seconds."""
+    """Answers one connection with raw bytes; repeats the last chunk for `repeat` seconds."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():

@@ -1,6 +1,6 @@
-"""Connections: the first address that takes one, one kept per host, and no bytes on it without a request.
+"""Connections: the first reachable address, one pooled connection per host, and no unsolicited bytes.
 
-Large bodies wait on the wire while others take all the room, and none of them for ever.
+Large bodies wait on the wire while others occupy the memory budget, and none waits forever.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ def test_idle_connections_are_closed_after_a_while(monkeypatch):
 
 
 def test_an_idle_connection_is_closed_for_another_host_at_the_limit():
-    """Five hosts at a time where six connections may be open: kept ones must not stand in the way of new ones."""
+    """Five hosts at a time with at most six open connections: pooled ones must not block new ones."""
     most_open = []
 
     async def run(port):
@@ -171,7 +171,7 @@ def test_the_next_address_is_tried_if_the_first_refuses(kind):
 
 
 def _full(port, kind):
-    """Addresses beside 127.0.0.1 whose queues are full: they answer no further connection."""
+    """Loopback addresses whose accept queues are full: they answer no further connection."""
     links = []
     if kind == "silent":
         for address in ("127.0.0.2", "127.0.0.3"):
@@ -307,7 +307,7 @@ def test_large_bodies_wait_for_memory_in_fifo_order():
                 if fake.read:
                     memory.reserve(visit, fake, size)
         assert [fake.read for fake in fakes] == [True] * count + [False] * 3
-        # The first never waits, however much the others have taken.
+        # The first never waits, regardless of the memory of others.
         memory.reserve(visits[0], fakes[0], 2 * LARGE)
         assert fakes[0].read
         ends[0].set()

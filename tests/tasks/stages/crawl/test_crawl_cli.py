@@ -1,4 +1,4 @@
-"""From the shell: what the crawl DB holds, many URLs for `why`, and old generations, after real cycles."""
+"""From the shell, after real cycles: queries of the crawl DB, many URLs for `why`, and old generations."""
 
 import json
 import shutil
@@ -166,7 +166,7 @@ def test_old_generations_are_removed_except_those_a_later_cycle_reads(aged, craw
     left = [path for path in store.list("asked/crawldb") if "/c2/" in path]
     assert {path.rpartition("/")[2] for path in left} == {".artifact.json", crawldb.MARK}
     assert keep_reasons(store) == needed
-    # Lineage is whole, no stage of that cycle is run again, and the cycles that began from others go on.
+    # Lineage is complete, no stage of that cycle runs again, and cycles that started from others continue.
     assert not Ledger(store).drift("asked/warc@c2")
     assert run_stage(recipe, "fetch", version="c3", member="p0", tracking=TrackingContext("", "asked")).skipped
     run_stage(recipe, "fetch", version="slow", member="p0", tracking=TrackingContext("", "asked"))

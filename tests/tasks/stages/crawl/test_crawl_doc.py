@@ -1,4 +1,4 @@
-"""docs/crawl.md: it names every setting with its default, its queries run, its links lead somewhere."""
+"""docs/crawl.md: it lists every setting with its default, its queries run, its links are valid."""
 
 import re
 import tomllib
@@ -16,12 +16,12 @@ DOC = Path(__file__).parents[4] / "docs" / "crawl.md"
 TEXT = DOC.read_text()
 SETTINGS = TEXT.partition("\n## Settings")[2].partition("\n## ")[0]
 WORDS = {8 << 20: "8 MiB", 4 << 30: "4 GiB", 32 << 20: "32 MiB", 2 << 30: "2 GiB"}
-# Where the table says in words what the code says in values.
+# Settings whose default the table gives in words.
 IN_WORDS = {"include_hosts", "ip_delay_s", "ai_optouts", "name_servers", "mime_types", "chromium", "blocked", "render"}
 
 
 def rows(table):
-    """Returns the defaults that a table of settings gives, by name."""
+    """Returns the defaults of a table of settings, by name."""
     found = {}
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -88,7 +88,7 @@ def test_two_requests_to_a_host_are_never_closer_than_the_delay(crawl):
             assert len(site.requests) == 8  # robots.txt, tdmrep.json and six pages
             times = sorted(site.requests)
             gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
-            assert min(gaps) >= 0.15 - 0.002  # the end of an answer is noted a moment after its last byte has left
+            assert min(gaps) >= 0.15 - 0.002  # the end of a response is recorded slightly after its last byte was sent
 
 
 def test_hosts_do_not_wait_for_each_other(crawl):
@@ -266,7 +266,7 @@ def test_the_time_limit_postpones_the_rest_to_the_next_cycle(crawl):
         assert 1 < len(first) < 10
         rows = cycle.urls()
         assert {url for url, row in rows.items() if row["status"] == "db_fetched"} == first
-        # pages whose links were read count as known, found or not yet
+        # link targets of parsed pages count as known
         assert "db_unfetched" in {row["status"] for row in rows.values()}
         second = crawl(config_for(site, **settings), version="next", previous=cycle)
     assert set(captured(second.warc)) & first == set()
@@ -327,7 +327,7 @@ def test_equal_bodies_at_several_urls_are_stored_once_and_their_links_followed(c
         cycle = crawl(config_for(site))
         log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
         states = {url.removeprefix(site.url("")): row["status"] for url, row in cycle.urls().items()}
-        # In the next cycle the first one is unchanged, and what is the same is so still.
+        # In the next cycle the first one is unchanged, and the others are still duplicates.
         for one in cycle.crawldb:
             set_column(one, "next_due", [datetime(2026, 1, 1, tzinfo=UTC)] * one.table(crawldb.URLS_FILE).num_rows)
         second = crawl(config_for(site), version="next", previous=cycle)
@@ -336,7 +336,7 @@ def test_equal_bodies_at_several_urls_are_stored_once_and_their_links_followed(c
     assert [log[name]["reason"] for name in names] == [""] + ["duplicate"] * 4
     assert [states[name] for name in names] == ["db_fetched"] + ["db_duplicate"] * 4
     assert log["/b/"]["error"] == f"the same bytes as {site.url('/a/')}"
-    # Links of three: a relative one leads elsewhere from each of them.
+    # Links of three pages, because relative links differ between them.
     assert {url for url in log if url.endswith("next")} == {"/a/next", "/b/next", "/c/next"}
     assert captured(cycle.warc).keys() == {site.url(path) for path in ("/", "/a/", "/b/next")}
     revisits = revisits_of(cycle.warc)
@@ -369,7 +369,7 @@ def test_a_page_is_read_as_browsers_read_it(crawl):
     log = {url.removeprefix(site.url("")): row for url, row in cycle.log().items()}
     assert (log["/doubled"]["mime"], log["/203"]["http_status"]) == ("text/html", 203)
     assert (log["/refresh"]["status"], log["/refresh"]["redirect"]) == ("fetch_success", site.url("/after"))
-    # As far from the seed as the page that leads there, like the target of any redirect.
+    # With the depth of the linking page, like the target of any redirect.
     assert log["/after"]["depth"] == log["/refresh"]["depth"]
 
 
@@ -389,7 +389,7 @@ def test_a_body_truncated_twice_is_kept_and_marked(crawl):
         row = cycle.urls()[site.url("/cut")]
     assert (kept[site.url("/cut")].truncated, kept[site.url("/cut")].payload) == (True, b"<a href=/b>b</a> and then")
     assert site.url("/b") in kept
-    # The server's mark is of the whole: by it the page would count as unchanged.
+    # The ETag belongs to the whole page: with it the page would count as unchanged.
     assert (row["status"], row["etag"]) == ("db_fetched", "")
 
 

@@ -1,4 +1,4 @@
-"""Whatever a site sends is read or refused; nothing it sends raises."""
+"""Any response of a site is read or refused; none raises an exception."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.crawl.page.links: no page grows in the parser, and none loses a link by that."""
+"""Contract of tasks.stages.crawl.page.links: no page inflates in the parser, and none loses a link."""
 
 import gzip
 import random
@@ -49,7 +49,7 @@ BOMBS = {
 
 
 def elements(html: bytes) -> tuple[int, int]:
-    """How many elements a page has in the parser, and how many attributes."""
+    """The number of elements and attributes of a parsed page."""
     found = LexborHTMLParser(html).css("*")
     return len(found), sum(len(one.attributes) for one in found)
 
@@ -125,9 +125,9 @@ def test_real_pages_keep_every_link_in_order(shared_data) -> None:  # type: igno
     assert len(pages) > 50
     for page in pages:
         wanted = hrefs(page, "a[href], area[href]")
-        # Where a parser opens a link again, it stands once more; and what it moves out of a table stands elsewhere.
+        # A reopened link appears again, and content moved out of a table appears elsewhere.
         assert sorted(hrefs(defuse(page).source, selector)) == sorted(wanted)
-        # Templates hold links, too, that a parser keeps apart.
+        # Templates also have links, which a parser separates.
         assert set(hrefs(flatten(page), selector)) >= set(wanted)
 
 

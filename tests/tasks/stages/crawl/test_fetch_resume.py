@@ -1,4 +1,4 @@
-"""A fetch that is killed, told to stop, doubled, or without its store for a while ends as one that was left alone."""
+"""A fetch that is killed, stopped, duplicated, or without its store for a while ends like an undisturbed one."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def test_a_killed_fetch_ends_with_the_same_captures_as_an_undisturbed_one(tmp_pa
         again = len(site.requests) - before
     assert pages_of(resumed) == pages_of(whole)
     assert logged(resumed) == logged(whole)
-    # At most the open file (4 pages), robots.txt, tdmrep.json and what was under way is asked for a second time.
+    # At most the open file (4 pages), robots.txt, tdmrep.json and running requests are requested again.
     assert again <= 32 - before + 4 + 3
     hidden = [path for path in resumed.store.list(resumed.address.path, unfinished=True) if "/." in path]
     assert hidden == [f"{resumed.address.path}/.artifact.json"]
@@ -101,7 +101,7 @@ def test_a_concurrent_second_attempt_loses_nothing(tmp_path):
     assert final.verify() == []
 
 
-# --- a store that is away
+# --- store outages
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_fetch_pauses_at_a_full_buffer_and_continues_when_the_store_is_back(s3
         config = config_for(site, buffer_bytes=1 << 20, warc_pages_per_file=3)
         whole = uninterrupted(tmp_path / "whole", config)
         cycle.cycle(folder, config)
-        caplog.clear()  # on a slow disk the undisturbed run may have paused, too
+        caplog.clear()  # on a slow disk the undisturbed run may also have paused
         site.requests.clear()
         stalled = []
 
@@ -177,7 +177,7 @@ def test_a_fetch_pauses_at_a_full_buffer_and_continues_when_the_store_is_back(s3
         thread.join()
     assert stalled[0] == stalled[1] < 42
     assert pages_of(segment) == pages_of(whole)
-    # The limit, the open file and the one answer that was under way.
+    # The limit, the open file and the one running response.
     assert segment.record.metrics["buffered_bytes"] < (1 << 20) + 4 * 50_000
 
 

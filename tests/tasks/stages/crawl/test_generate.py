@@ -1,4 +1,4 @@
-"""What is listed for a cycle, in which order, and how much of each host."""
+"""The fetch list of a cycle: its URLs, their order, and the number per host."""
 
 from datetime import UTC, datetime, timedelta
 

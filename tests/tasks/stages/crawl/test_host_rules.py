@@ -28,7 +28,7 @@ def config_of(**settings):
 
 
 async def looked_up(rules, url):
-    """Looks the rules up as often as it takes."""
+    """Looks up the rules until they are available."""
     while True:
         await rules.look_up(url)
         if rules.is_known(url):
@@ -37,7 +37,7 @@ async def looked_up(rules, url):
 
 
 def verdict(url, path="/page", ai_optout=False, **settings):
-    """What the rules say of `path` on the host of `url`, and the hosts' clocks after the look-up."""
+    """The decision for `path` on the host of `url`, and the hosts' clocks after the lookup."""
 
     async def run():
         async with rules_of(config_of(**settings), ai_optout=ai_optout) as (rules, politeness):
@@ -220,7 +220,7 @@ def test_robots_files_are_reused_by_later_cycles_for_a_day():
         assert stored[site.url("")] == HostRobots(site.url(""), "ok", robots.encode(), NOW, 7.0)
         assert stored[gone.url("")] == HostRobots(gone.url(""), "missing", b"", NOW, 0.0)
         assert stored[away.url("")].status == "unavailable"
-        # What was unavailable is asked for again; it is never remembered as permission.
+        # An unavailable file is requested again; it is never cached as permission.
         assert asyncio.run(later(rows, site, gone, away, 23)) == ([True, True, False], "robots_denied", 7.0)
         assert asyncio.run(later(rows, site, gone, away, 24))[0] == [False, False, False]
         assert len(site.requests) == requests

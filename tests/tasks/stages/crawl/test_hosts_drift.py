@@ -1,4 +1,4 @@
-"""Through the runner: a changed hosts file makes no drift, applies to the next version, and is named by the records."""
+"""Through the runner: a changed hosts file is not drift, applies to the next version, and is named in records."""
 
 import json
 
@@ -36,7 +36,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def listed(recipe, tmp_path):
-    """Runs a cycle up to its fetch list; returns the list, whether it was there already, and its URLs."""
+    """Runs a cycle up to its fetch list; returns the list, whether it existed already, and its URLs."""
 
     def run(version):
         for stage in ("inject", "rank"):

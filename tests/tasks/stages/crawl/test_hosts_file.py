@@ -1,4 +1,4 @@
-"""The hosts file: what it may say, and which of its entries speak of a host."""
+"""The hosts file: valid content, and the entries that apply to a host."""
 
 import json
 from datetime import UTC, datetime, timedelta

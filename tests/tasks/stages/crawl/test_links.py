@@ -1,4 +1,4 @@
-"""Links of pages: every one is read and no other, also on pages of the kinds that documentation generators make."""
+"""Links of pages: exactly the links are read, including pages of documentation generators."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The limit of open files: a fetch makes do with what it may have, or says at its start that this is too little."""
+"""The limit of open files: a fetch adapts to it, or refuses to start if it is too low."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ SLOW_S = 2.0
 
 
 async def _serve():
-    """Answers robots.txt at once and pages late, so that many wait while many other connections are idle."""
+    """Answers robots.txt at once and pages late, so that many requests wait while many other connections are idle."""
 
     async def talk(reader, writer):
         try:

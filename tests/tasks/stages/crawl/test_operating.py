@@ -1,4 +1,4 @@
-"""Operators at a running crawl: its status from outside, and what the hosts file changes of hosts under way."""
+"""Operating a running crawl: its status from outside, and effects of the hosts file on active hosts."""
 
 import asyncio
 import json

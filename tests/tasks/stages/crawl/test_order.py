@@ -1,4 +1,4 @@
-"""Which URLs are tried depends on the fetch list and the answers, never on which host answers first."""
+"""The tried URLs depend on the fetch list and the responses, never on the order of responses."""
 
 import random
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from tasks.stages.crawl.policy import Policy
 from tasks.stages.crawl.storage.fetchlist import Candidate
 from tasks.stages.crawl.storage.fetchlog import REDIRECT_TEMPORARY, SUCCESS, Outcome
 
-# Two domains with hosts of their own, and one host alone.
+# Two domains with several hosts, and one single host.
 HOSTS = ["x.a.test", "y.a.test", "z.a.test", "x.b.test", "y.b.test", "c.test"]
 
 
@@ -47,7 +47,7 @@ def order_of(web, scope=("*.a.test", "*.b.test", "c.test"), plans=None, known=()
 
 
 def crawl(web, order, pick):
-    """Tries URLs until none is left; `pick` says whose turn it is, among hosts to begin and answers under way."""
+    """Tries URLs until none is left; `pick` chooses among startable hosts and pending responses."""
     available, in_flight, tried = [], [], defaultdict(list)
     while True:
         available += order.newly_available()
@@ -72,7 +72,7 @@ def test_the_tried_urls_do_not_depend_on_response_times(seed, size, max_pages, p
     caps = {"max_pages": max_pages, "max_pages_per_host": per_host, "max_pages_per_domain": per_domain}
     runs = [lambda n: 0, lambda n: n - 1, random.Random(seed).randrange, random.Random(seed + 1).randrange]
     first, *others = [crawl(web, order_of(web, **caps), pick) for pick in runs]
-    # Each host its URLs in one order, however the hosts take turns.
+    # Each host has one order of URLs, for any interleaving of hosts.
     assert all(first == other for other in others)
     tried = [url for urls in first.values() for url, _, _ in urls]
     assert len(tried) == len(set(tried))
@@ -110,7 +110,7 @@ def test_the_whole_budget_is_used_while_urls_are_left(seed, max_pages):
     )
 
 
-# --- what hosts share, and what they do not
+# --- shared budgets of hosts
 
 
 def site(host, pages, *more):
@@ -129,7 +129,7 @@ class Sites(Web):
 
 
 def tried(web, order, answers=lambda host: True):
-    """Tries URLs until none is left, or only those of hosts that do not answer; returns how many of each host."""
+    """Tries URLs until none is left, or only those of silent hosts; returns the number per host."""
     silent = {}
     counts = Counter()
     while hosts := order.newly_available():
@@ -163,7 +163,7 @@ def test_unused_budget_of_a_host_is_given_to_others_before_the_round_ends():
     web = Sites(site("slow.test", 9), site("a.test", 5), site("b.test", 50))
     order = order_of(web, scope=["slow.test", "a.test", "b.test"], max_pages=30)
     counts = tried(web, order, lambda host: host != "slow.test")
-    # Ten for each; of the five that a.test leaves, b.test and the slow host get their turns.
+    # Ten for each; the five unused ones of a.test are given to b.test and the slow host in turn.
     assert counts == {"a.test": 5, "b.test": 13}
     assert tried(web, order_of(web, ["slow.test", "a.test", "b.test"], max_pages=30)) == {
         "slow.test": 9,
@@ -215,14 +215,14 @@ def test_an_endless_site_takes_bounded_memory():
         outlinks = [link(f"http://{host}.test/{page}/{number}/{long}") for number in range(700) for host in "ab"]
         order.note(candidate, web.answer(Candidate(url, 0))._replace(outlinks=tuple(outlinks)))
         waiting, _ = order.waiting
-        # Some times the requests that are left, and what 32 MiB hold of links to the other host.
+        # A multiple of the remaining requests, and links to the other host up to 32 MiB.
         assert waiting < 2 * (8 * 30 + 4) + (32 << 20) / 900
     assert order.dropped > 15_000
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_lowered_cap_applies_only_to_its_host(seed, tmp_path):
-    """At any moment, with any answers under way: the host ends at its cap, and the crawl comes to its end."""
+    """At any moment, with any pending responses: the host ends at its cap, and the crawl finishes."""
     draw, web = random.Random(seed), Web(seed, 120)
     (tmp_path / "hosts.toml").write_text("")
     policy = Policy(path=str(tmp_path / "hosts.toml"))

@@ -1,4 +1,4 @@
-"""Whatever a body holds, the whole reading of it raises nothing, stays within memory, and gives links in one form."""
+"""For any body, parsing raises no exception, stays within memory limits, and gives canonical links."""
 
 import asyncio
 import gzip
@@ -23,12 +23,12 @@ from tests.tasks.stages.crawl.page_cases import answer, drawn, memory, mutated
 SAMPLES = Path(__file__).with_name("samples")
 URL = "http://h.example/dir/page?q=1"
 REASONS = {"", "noindex", "ai_optout", "soft_404", "mime"}
-# What a page may cost a parser, told in the log; everything else that the log says is a fault.
+# Expected log messages about resource limits; any other message is a fault.
 _GIVEN_UP = re.compile(r"it takes (?:more than [\d.]+ s|too much memory)$")
 
 
 async def read_all(answers: Iterable[Response], caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
-    """Reads bodies as a fetch does; returns how many were read, and the most memory that a child took, in MB."""
+    """Reads bodies like a fetch; returns the number of parsed ones, and the peak memory of a child in MB."""
     config = CrawlConfig(exclude_pattern=r"/excluded[^?]*\?")
     parser, traps = PageParser(config.user_agent), Traps(config)
     scope = Scope(["*.example"], exclude_pattern=config.exclude_pattern)
@@ -57,7 +57,7 @@ async def read_all(answers: Iterable[Response], caplog: pytest.LogCaptureFixture
 
 def run(answers: Iterable[Response], caplog: pytest.LogCaptureFixture) -> int:
     caplog.set_level(logging.WARNING)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     count, child = asyncio.run(read_all(answers, caplog))
     assert memory("VmHWM") - before < 300
@@ -88,7 +88,7 @@ def test_a_hundred_thousand_corrupted_real_pages_are_read(
     chance = random.Random(f"soak {seed}")
     files = sorted((shared_data / "extraction_html/html").iterdir())
     pages = [gzip.decompress(path.read_bytes()) for path in files] + samples()
-    # What is longer than 128 KiB is read in a child: of every page whole a few times, and else a part.
+    # Bodies over 128 KiB are parsed in a child: every page a few times in full, and otherwise a part.
     parts = [page[at : at + (60 << 10)] for page in pages for at in range(0, len(page), 60 << 10)]
 
     def cases() -> Iterable[Response]:

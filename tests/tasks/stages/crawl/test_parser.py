@@ -25,7 +25,7 @@ ENDLESS = b"<p " + b" ".join(b"%x" % number for number in range(600_000)) + b">"
 
 
 def read(*pages, cpu_s=20.0):
-    """The links of each page, or why it was not read, one after the other; and how many children wait at the end."""
+    """The links of each page, or the reason why it was not parsed; and the number of idle children at the end."""
 
     async def run():
         parser = PageParser("sluice", cpu_s)
@@ -53,7 +53,7 @@ def test_a_page_that_takes_too_long_is_skipped_and_the_next_one_is_read():
 
 
 def read_by_a_stopped_child(monkeypatch, still_s, cpu_time):
-    """What becomes of two pages, where the child is stopped when it is asked for the first, as on a busy machine."""
+    """The results of two pages if the child is stopped during the first, as on a busy machine."""
     ask = module._exchange
 
     async def stopping(child, question):
@@ -81,7 +81,7 @@ def test_a_page_keeps_its_links_even_if_its_child_is_starved_of_cpu(monkeypatch)
     looks = []
 
     def cpu_time(pid):
-        # The child has got a little time before each look; at last the machine is free again.
+        # The child gets a little CPU time before each check; finally the machine is free again.
         looks.append(pid)
         if len(looks) == 20:
             os.kill(pid, signal.SIGCONT)
@@ -182,7 +182,7 @@ def test_an_exception_on_a_page_is_reported_and_the_next_one_is_read(monkeypatch
 
 @contextlib.contextmanager
 def child():
-    """The child process by itself: a function that asks it, and the process."""
+    """The child process alone: a function that sends it requests, and the process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tasks.stages.crawl.page.parser"],
         stdin=subprocess.PIPE,
@@ -206,7 +206,7 @@ def child():
 
 def test_a_child_that_fails_on_a_page_reports_the_cause():
     with child() as (ask, _):
-        assert "TypeError: read_page() missing" in ask((20.0, (b"<p>",)))  # an argument too few
+        assert "TypeError: read_page() missing" in ask((20.0, (b"<p>",)))  # one argument is missing
 
 
 @pytest.mark.parametrize("piece", [b"<p>", b"<a href=/%d>", b"<p a b c d e f g h i j k l>", b"<p>A <em>line</em>"])

@@ -1,4 +1,4 @@
-"""What operators say of single hosts, in cycles over real sites: who is denied, how fast, how much, what is sent."""
+"""Settings of single hosts in cycles over real sites: denials, pace, caps, headers."""
 
 import gzip
 import itertools
@@ -94,7 +94,7 @@ def test_a_host_denied_during_a_fetch_gets_no_further_request(crawl, configured,
     (held,) = [json.loads(one.read(path)) for one in cycle.segments for path in one.files("policy/")]
     assert held["file"]["deny"] == [f"127.0.0.1:{site.port}"]
     assert [change["denied"] for change in held["read"]] == [[], [f"127.0.0.1:{site.port}"]]
-    # They have not failed, and are due again soon.
+    # They do not count as failed, and are due again soon.
     assert {row["fails"] for row in cycle.urls().values()} == {0}
 
 
@@ -189,7 +189,7 @@ SECRETS = ("s3cret-token", "s3cret-session", "s3cret-renewed")
 
 @pytest.fixture
 def guarded(hosts_file, tmp_path, monkeypatch):
-    """A site that answers only who brings a header and a cookie; returns it with the text of its settings."""
+    """A site that requires a header and a cookie; returns it with the text of its settings."""
 
     def page(request):
         if request.headers.get("Authorization") != SECRETS[0] or request.cookies.get("session") != SECRETS[1]:

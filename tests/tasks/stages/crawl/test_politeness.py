@@ -131,7 +131,7 @@ def test_hosts_of_one_ip_address_take_turns_and_release_their_slot_while_waiting
     other = clocks.host("other.example")
     assert [clocks.ready(host, "192.0.2.1") for host in hosts] == [True, False, False, False]
     assert [round(remaining_s(host)) for host in hosts[1:]] == [10, 20, 30]
-    # Whoever looks again keeps its place; who is behind another address has the first one there.
+    # A repeated lookup keeps its turn; a host at another address gets the first turn there.
     assert not clocks.ready(hosts[1], "192.0.2.1")
     assert round(remaining_s(hosts[1])) == 10
     assert clocks.ready(other, "192.0.2.2")
@@ -183,7 +183,7 @@ class FailingStore(Store):
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch):
-    """Begins an attempt of one task; the one before is as good as killed."""
+    """Starts an attempt of one task; the previous one counts as killed."""
     monkeypatch.setattr("tasks.stages.crawl.hosts.clocks._FIRST_PAUSE_S", 0.01)
     store = FailingStore(str(tmp_path))
     begun = []
@@ -278,7 +278,7 @@ def test_a_delay_from_robots_txt_counts_from_the_start_of_the_next_attempt(attem
     attempt()
     second = attempt(delay_s=0.02, allow_loopback=True)
     host = second.host("127.0.0.1")
-    host.crawl_delay_s = 0.3  # known from the cycle before, never written by the attempt that was killed
+    host.crawl_delay_s = 0.3  # known from the previous cycle, never written by the killed attempt
 
     async def ask():
         begin = time.monotonic()

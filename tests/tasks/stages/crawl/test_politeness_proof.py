@@ -1,6 +1,6 @@
-"""Politeness, proved from the other side: the access log of a server with fifty hosts, over three fetch tasks at once.
+"""Politeness, verified in the access log of a server with fifty hosts, over three concurrent fetch tasks.
 
-One of the tasks is killed while a host's Retry-After runs, loses the disk of its machine, and is tried again.
+One of the tasks is killed during a host's Retry-After, loses its disk, and is retried.
 """
 
 import asyncio

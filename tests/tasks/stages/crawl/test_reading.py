@@ -1,5 +1,5 @@
-"""Contract of tasks.stages.crawl.page.reading: whatever a body holds, it is read or kept without links; nothing
-raises."""
+"""Contract of tasks.stages.crawl.page.reading: any body is parsed or kept without links; no exception is
+raised."""
 
 import asyncio
 import gzip
@@ -88,7 +88,7 @@ def test_a_page_on_which_parsing_fails_is_kept_without_links(monkeypatch, caplog
         assert found.unread in caplog.text
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"{URL} is kept without its links: KeyError: 'xlink:href' (test_reading.py:")
-    # What the page forbids still holds.
+    # Directives of the page still apply.
     assert read(answer(FORBIDS + body)).reason == "noindex"
     assert read(answer(body, ("X-Robots-Tag", "noindex"))).reason == "noindex"
     assert read(answer(b"<meta name=robots content=noai>" + body)).reason == "ai_optout"
@@ -159,7 +159,7 @@ def test_a_page_that_is_mostly_script_needs_a_browser():
     ("body", "chars"),
     [
         ("<p>A short page of a plain site.</p>", 30),
-        ("<div id=root></div>", 0),  # without a script nothing would ever fill it
+        ("<div id=root></div>", 0),  # without a script it stays empty
         (f"<h1>Contact</h1><p>Write to us.</p>{APP}", 25),
         (f'<div id="root"><p>{"Served whole. " * 40}</p></div>{APP}', 560),
         (f"<noscript>Enable JavaScript for comments</noscript><p>{'A short article. ' * 40}</p>{APP}", 700),

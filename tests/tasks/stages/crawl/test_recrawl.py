@@ -1,4 +1,4 @@
-"""The second cycle: what is due, what has changed, and how often a page is looked at."""
+"""The second cycle: due URLs, changes, and intervals of pages."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -322,7 +322,7 @@ def set_column(artifact, name, values):
 
 
 def make_due(cycle, next_due=T0):
-    """Makes every page of a crawl DB due at one time; by default now, as the days would have it."""
+    """Makes every page of a crawl DB due at one time, by default now."""
     for artifact in cycle.crawldb:
         set_column(artifact, "next_due", [next_due] * artifact.table(crawldb.URLS_FILE).num_rows)
     return cycle
@@ -463,7 +463,7 @@ def test_a_url_that_is_not_due_is_not_fetched_even_if_a_page_links_to_it(crawl):
         set_column(first.crawldb[number], "next_due", due)
         site.requests.clear()
         second = crawl(config_for(site), "c2", only_home)
-    assert site.paths() == ["/"]  # robots.txt holds for a day
+    assert site.paths() == ["/"]  # robots.txt is cached for a day
     assert set(second.log()) == {site.url("/")}
 
 

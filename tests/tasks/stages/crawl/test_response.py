@@ -1,4 +1,4 @@
-"""Reading HTTP responses: what curl reads is read, what is in doubt is refused, however the bytes are cut up."""
+"""Parsing HTTP responses: those that curl reads are read, ambiguous ones are refused, in any segmentation."""
 
 import random
 import shutil
@@ -29,7 +29,7 @@ def many(count, value=b"a"):
     return b"".join(b"X-%d: %b\r\n" % (number, value) for number in range(count))
 
 
-# Each of them holds the body "hello" for curl and for us.
+# Each of them has the body "hello" for curl and for us.
 READ = {
     "plain": OK + FIVE,
     "HTTP/1.0": b"HTTP/1.0 200 OK\r\n\r\nhello",
@@ -74,7 +74,7 @@ READ = {
     "chunks with zeros": CHUNKED + b"0005\r\nhello\r\n000\r\n\r\n",
     "chunks with trailers": CHUNKED + b"2\r\nhe\r\n3\r\nllo\r\n0\r\nX: y\r\nZ: w\r\n\r\n",
 }
-# Read by nobody.
+# Refused by both.
 REFUSED = {
     "nothing": b"",
     "HTTP/0.9": b"<html>hello</html>",
@@ -109,7 +109,7 @@ REFUSED = {
     "chunk of 17 digits": CHUNKED + b"0" * 16 + CHUNKS,
     "field of 103 KB": OK + b"X: " + b"a" * 105_000 + b"\r\n" + FIVE,
 }
-# Read by curl, and refused here: nobody knows where they end, or what they hold.
+# Read by curl, and refused here because their end or content is ambiguous.
 DOUBTFUL = {
     "two lengths": OK + b"Content-Length: 6\r\n" + FIVE,
     "two lengths in one line": OK + FIVE.replace(b"5", b"5, 6"),
@@ -179,7 +179,7 @@ def test_curl_reads_and_refuses_the_same(tmp_path):
             done = subprocess.run([curl, "-q", "-K", "-"], input=settings + body_limit, capture_output=True, text=True)
             return [code == "0" for code in done.stdout.split()]
 
-        # Some of the last make curl go on to no other.
+        # Some of the last ones make curl close the connection.
         several = len(names) - len(REFUSED)
         taken = ask(*range(several)) + [ask(number) == [True] for number in range(several, len(names))]
         server.shutdown()
@@ -256,7 +256,7 @@ def test_a_hostile_content_type_is_parsed_in_linear_time():
     begin = time.process_time()
     for piece in ('"', ",", '",', 'a"', "a/b,"):
         content_type((("Content-Type", piece * (100_000 // len(piece))),))
-    assert time.process_time() - begin < 5  # in square time it would take minutes
+    assert time.process_time() - begin < 5  # quadratic time would take minutes
 
 
 def test_a_body_is_truncated_at_the_limit_and_an_unwanted_one_is_not_read():
@@ -287,7 +287,7 @@ def test_an_endless_head_is_refused_in_linear_time(piece):
     response.feed(OK + b"X: a")
     with pytest.raises(ProtocolError):
         feed_all(response, [piece] * (MAX_HEAD // len(piece) + 1))
-    assert time.process_time() - begin < 5  # a hundred times what it takes; in square time it would take hours
+    assert time.process_time() - begin < 5  # a hundred times its time; quadratic time would take hours
 
 
 def test_a_body_of_mostly_one_byte_chunks_is_refused():

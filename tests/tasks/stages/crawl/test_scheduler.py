@@ -1,4 +1,4 @@
-"""When URLs are tried: hosts go at their own pace, whatever others do. In virtual time, so that seconds are exact."""
+"""Times of requests: hosts keep their pace independently of others. In virtual time, so that seconds are exact."""
 
 import asyncio
 import selectors
@@ -33,7 +33,7 @@ class Jump(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock stands still while anything can run, and jumps to the next timer when nothing can."""
+    """An event loop whose clock stops while callbacks are ready, and otherwise jumps to the next timer."""
 
     def __init__(self):
         self._jump = Jump()
@@ -44,11 +44,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Web:
-    """Hosts by the seconds that their answers take; None never answers. Every page links to the next ones of its host.
+    """Hosts by response time in seconds; None never responds. Every page links to the next ones of its host.
 
     Attributes:
-        times: when each host was answered.
-        under_way: most visits at one time.
+        times: response times of each host.
+        under_way: maximum number of concurrent visits.
     """
 
     def __init__(self, latency, pages=PAGES):
@@ -114,7 +114,7 @@ def loop(monkeypatch):
 
 
 def crawled(loop, others, **settings):
-    """Crawls the good hosts beside others; returns the web."""
+    """Crawls the good hosts together with others; returns the web."""
     web = Web({**dict.fromkeys(GOOD, 0.05), **others})
     assert loop.run_until_complete(web.crawl(loop, **settings))
     return web

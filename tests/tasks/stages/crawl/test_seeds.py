@@ -1,4 +1,4 @@
-"""Seeds from recipe and files: a wrong line of a list is set aside and listed, a wrong seed of the recipe an error."""
+"""Seeds from recipe and files: invalid lines of a list are skipped and reported, invalid seeds of a recipe are errors."""
 
 import logging
 

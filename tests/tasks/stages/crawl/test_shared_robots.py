@@ -1,4 +1,4 @@
-"""Many sites whose robots.txt and tdmrep.json lie on one host: that host keeps its pause, whoever asks it."""
+"""Many sites whose robots.txt and tdmrep.json redirect to one host: its pause applies to all requests."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from tests.tasks.stages.crawl.site import Site, linked
 
 CENTRAL = "central.localhost"
 SITES = 8
-# The server notes the end of an answer a moment after its last byte has left.
+# The server records the end of a response slightly after its last byte was sent.
 NOTED_S = 0.01
 
 
@@ -21,9 +21,9 @@ class Town(Site):
 
     Attributes:
         central_robots: the central host's own robots.txt, or a handler.
-        latency_s: seconds that the central host takes for an answer.
+        latency_s: response time of the central host in seconds.
         shared: whether all sites redirect to the same files.
-        busy: status of the first answers of the central host to redirected requests, each once.
+        busy: status codes of the first responses of the central host to redirected requests, each once.
     """
 
     def __init__(self, robots="User-agent: *\nCrawl-delay: 0.3\n", *, latency_s=0.0, shared=False, busy=()):
@@ -132,7 +132,7 @@ def test_sites_waiting_for_a_shared_host_delay_no_other(crawl):
         config = config_for(town, *pages, concurrency=2, ai_optouts=("robots",), delay_s=0.02)
         crawl(config)
         assert len(good.requests) == 7
-        # One after the other the shared host takes SITES seconds.
+        # Sequential requests to the shared host take SITES seconds.
         shared = town.at(CENTRAL)
         assert max(end for _, end, *_ in good.requests) < shared[SITES // 2][0]
 

@@ -125,11 +125,11 @@ def test_a_large_sitemap_is_read_in_little_memory(kind, packed):
 def test_a_sitemap_of_the_maximum_size_is_read_in_full():
     body = urlset(*(f"<url><loc>https://h.example/{number:06}{'x' * 900}</loc></url>" for number in range(MAX_ENTRIES)))
     assert 45_000_000 < len(body) < MAX_BYTES
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     for packed in (body, gzip.compress(body, 1)):
         read = read_sitemap(packed, URL)
-        # 50,000 of 900 characters are more than is held of one sitemap.
+        # 50,000 URLs of 900 characters exceed the limit for one sitemap.
         assert read.left_out == "its URLs have more than 32 M characters"
         assert len(read.entries) > 35_000
     assert memory("VmHWM") - before < 300
@@ -152,7 +152,7 @@ def laughs(attribute=""):
     )
 
 
-# Made when they are asked for: together they take 150 MB.
+# Created lazily: together they take 150 MB.
 @pytest.mark.parametrize(
     "body",
     [
@@ -160,10 +160,12 @@ def laughs(attribute=""):
         lambda: laughs('x="&j;"').encode(),
         lambda: laughs().encode("utf-16"),
         lambda: (
-            b'<!DOCTYPE urlset [<!ENTITY e SYSTEM "file:///etc/passwd">]><urlset><url><loc>http://h/&e;</loc></url></urlset>'
+            b'<!DOCTYPE urlset [<!ENTITY e SYSTEM
+            "file:///etc/passwd">]><urlset><url><loc>http://h/&e;</loc></url></urlset>'
         ),
         lambda: (
-            b'<!DOCTYPE urlset [<!ENTITY % e SYSTEM "http://127.0.0.1:9/x"> %e;]><urlset><url><loc>http://h/</loc></url></urlset>'
+            b'<!DOCTYPE urlset [<!ENTITY % e SYSTEM "http://127.0.0.1:9/x">
+            %e;]><urlset><url><loc>http://h/</loc></url></urlset>'
         ),
         lambda: (
             b'<!DOCTYPE u [<!ENTITY e "'

@@ -1,4 +1,4 @@
-"""Captures on their way to the store: order, a store that is away, a full buffer, kills, and attempts that overtake."""
+"""Uploads of captures: order, store outages, a full buffer, kills, and concurrent attempts."""
 
 import asyncio
 import contextlib
@@ -35,11 +35,11 @@ CONFIG = CrawlConfig(warc_pages_per_file=2, partitions=1, buffer_bytes=1 << 20)
 
 
 class Moody(Store):
-    """A store that can be made to fail, and that notes what it was given.
+    """A store with scripted failures that records writes.
 
     Attributes:
         error: raised by every write while it is set.
-        given: paths in the order in which they were written.
+        given: written paths in order.
     """
 
     def __init__(self, root):
@@ -91,7 +91,7 @@ class Attempt:
         asyncio.run(self.segment.close(limit_s))
 
     def die(self):
-        """Ends as a kill would: nothing is closed, nothing is said."""
+        """Simulates a kill: nothing is closed or logged."""
         self.spool.end()
 
     def stored(self):
@@ -103,7 +103,7 @@ class Attempt:
 
 
 class _Nothing:
-    """A spool of a machine on which no attempt has left anything."""
+    """A spool on a machine without files of earlier attempts."""
 
     class buffer:
         found = staticmethod(list)
@@ -227,7 +227,7 @@ def test_a_full_buffer_blocks_until_it_has_drained(store, caplog):
             attempt.capture(number, size=100_000)
             number += 1
         assert 8 <= number <= 14
-        # The answer that was let in last, and the logs, may go beyond.
+        # The last admitted response, and the logs, may exceed it.
         assert attempt.spool.buffered_bytes <= CONFIG.buffer_bytes + 150_000
         waiting = [asyncio.ensure_future(attempt.segment.wait_for_space()) for _ in range(3)]
         await asyncio.sleep(0.05)
@@ -257,7 +257,7 @@ def test_a_file_is_closed_before_it_fills_the_buffer(store):
 def test_a_refusing_store_ends_the_task_with_the_location_of_the_captures(store, while_waiting):
     attempt = Attempt(store)
     store.error = TransientError("away") if while_waiting else StoreError("no right to write x", "grant it")
-    with contextlib.suppress(StoreError):  # told at once if the thread is quick
+    with contextlib.suppress(StoreError):  # raised at once if the thread is fast
         attempt.capture(1, 2)
     store.error = StoreError("no right to write x", "grant it")
     with pytest.raises(StoreError, match=r"no right to write x; captures not stored yet: .*space for.* Grant it"):
@@ -322,9 +322,9 @@ def test_captures_repeated_on_another_machine_count_once(store, tmp_path, monkey
     there.close()
     monkeypatch.undo()
     back = Attempt(store)
-    assert sorted(back.held) == [f"http://127.0.0.1/{number}" for number in (1, 2, 3, 4)]
-    back.close()
-    assert back.stored() == [1, 2, 3, 4]
+    assert sorted(offsets.held) == [f"http://127.0.0.1/{number}" for number in (1, 2, 3, 4)]
+    offsets.close()
+    assert offsets.stored() == [1, 2, 3, 4]
 
 
 def test_a_damaged_part_is_skipped_and_its_pages_are_fetched_again(store, caplog):
@@ -378,7 +378,7 @@ def test_of_two_attempts_that_store_a_part_one_ends_as_superseded(store):
     first, second = Attempt(store), Attempt(store)
     first.capture(1, 2)
     wait_for(lambda: not first.spool.buffered_bytes)
-    with contextlib.suppress(TransientError):  # told at once if the thread is quick
+    with contextlib.suppress(TransientError):  # raised at once if the thread is fast
         second.capture(1, 2)
     with pytest.raises(TransientError, match="another attempt"):
         second.close()

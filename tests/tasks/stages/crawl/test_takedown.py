@@ -1,4 +1,4 @@
-"""Contract of the crawl with a takedown: nothing of it is requested again, whatever leads to it."""
+"""Contract of the crawl with a takedown: it is not requested again from any source of URLs."""
 
 import pyarrow.parquet as pq
 import pytest
@@ -47,7 +47,7 @@ def test_no_seed_link_or_redirect_reaches_a_page_taken_down(crawl, run_stage, tm
     rows = second.urls()
     for path in ("/b", "/seed"):
         row = rows.get(site.url(path))
-        if row:  # a link that nothing else knows of may not be there at all
+        if row:  # a link that is known only from here may be missing
             assert (row["status"], row["reason"], row["next_due"]) == (crawldb.GONE, "takedown", None)
             assert row["takedown"] == ("takedown" if known else "")
     assert known <= (site.url("/b") in rows)

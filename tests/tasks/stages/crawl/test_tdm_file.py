@@ -1,4 +1,4 @@
-"""A site's tdmrep.json in a crawl: who is asked for it, when, and what becomes of the pages that it reserves."""
+"""A site's tdmrep.json in a crawl: when it is requested, and the handling of reserved pages."""
 
 import asyncio
 import gzip
@@ -99,7 +99,7 @@ def test_the_delay_of_a_host_applies_to_its_file_too(crawl):
             times = sorted(site.requests)
             assert TDMREP in [path for *_, path in times]
             gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(times)]
-            assert min(gaps) >= delay - 0.01  # the end of an answer is noted a moment after its last byte has left
+            assert min(gaps) >= delay - 0.01  # the end of a response is recorded slightly after its last byte was sent
 
 
 def test_without_tdm_in_the_policy_no_file_is_requested_and_every_page_is_kept(crawl):
@@ -171,9 +171,9 @@ def test_a_missing_or_invalid_file_reserves_nothing_and_is_reported(crawl, caplo
     with site_with(file) as site:
         cycle = crawl(config_for(site, timeout_s=20.0))
         assert captured(cycle) == {site.url(path) for path in (*PAGES, "/beyond")}
-        # Over a kept connection that is closed at once, the client sends a request a second time.
+        # Over a pooled connection that is closed at once, the client sends a request again.
         assert site.paths().count(TDMREP) == {"more than 5 redirects": 2, "cannot be fetched (protocol": 2}.get(said, 1)
-    # Of the crawler's own log: the server writes the same path into its log.
+    # Only of the crawler's log: the server logs the same path.
     ours = [record.message for record in caplog.records if record.name.startswith("sluice")]
     lines = [message for message in ours if "tdmrep.json" in message]
     assert len(lines) == bool(said)

@@ -1,4 +1,4 @@
-"""Terms of use that sites state: kept with the capture as they stood, whatever is decided by them."""
+"""Stated terms of use: stored unchanged with the capture, independent of decisions."""
 
 import io
 import json
@@ -45,7 +45,7 @@ def test_a_file_full_of_terms_is_read_within_bounds():
     lines = [f"Content-Usage: /{n} train-ai=n\nLicense: https://a.example/{n}" for n in range(5000)]
     robots = Robots("\n".join(["User-agent: *", *lines]).encode(), "sluice")
     assert len(robots.terms("http://h/1")) == 51
-    assert robots.ai_optout("http://h/4999/a")  # what decides is read to the end
+    assert robots.ai_optout("http://h/4999/a")  # directives are read to the end
 
 
 def test_a_license_line_belongs_to_no_group_and_ends_none():
@@ -87,9 +87,9 @@ def test_headers_state_terms(name, value, found):
 
 def test_a_page_states_terms_in_its_head():
     html = (
-        b'<head><link rel="license" type="application/rsl+xml" href="/l.xml"><meta name="TDM-Policy" content="https://p/">'
-        b'<meta name="tdm-reservation" content="1"><meta name="robots" content="noai, nofollow"></head>'
-        b'<body><link rel="license" href="/comment.xml">'
+        b'<head><link rel="license" type="application/rsl+xml" href="/l.xml"><meta name="TDM-Policy"
+        content="https://p/">' b'<meta name="tdm-reservation" content="1"><meta name="robots" content="noai,
+        nofollow"></head>' b'<body><link rel="license" href="/comment.xml">'
     )
     page = parse_page(html, "http://h/a/b", "sluice", Directives())
     assert sorted(page.terms) == [

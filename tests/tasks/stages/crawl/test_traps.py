@@ -20,7 +20,7 @@ def traps(**settings):
 
 
 def reasons(detector, urls):
-    """Returns the results of `refuses` for URLs of one host, in their order."""
+    """Returns the results of `refuses` for URLs of one host, in order."""
     return [detector.refuses(link(canonical(url, "https://h.example/"))) for url in urls]
 
 
@@ -199,7 +199,7 @@ def test_the_days_of_one_calendar_are_capped():
     answers = reasons(traps(**config), days)
     assert answers[:MAX_DATES] == [""] * MAX_DATES
     assert set(answers[MAX_DATES:]) == {"trap_calendar"}
-    # The calendar next door has days of its own.
+    # Another calendar has its own days.
     assert reasons(traps(**config), [*days[:MAX_DATES], "/concerts?day=2026-01-01"])[-1] == ""
 
 
@@ -289,7 +289,7 @@ def test_the_same_fields_in_another_order_are_the_same_page():
 
 
 def visits(number):
-    """A site that hands every visitor an id of its own, and writes it into all links of each page it gives."""
+    """A site that assigns a session id to every visitor, and writes it into all links."""
     return [f"/page/{page}?visit={number:012x}deadbeef4711&lang=en" for page in range(30)]
 
 
@@ -298,7 +298,7 @@ def test_session_ids_are_detected_by_their_propagation():
     answers = [answer for number in range(100) for answer in reasons(detector, visits(number))]
     assert answers.count("") < 15 * 30
     assert set(answers[-1000:]) == {"trap_session"}
-    # What has not been taken under any id is taken once.
+    # A page that was not fetched under any id is fetched once.
     assert reasons(detector, ["/page/99?visit=0123456789abcdef0123", "/page/99?visit=f123456789abcdef0123"]) == [
         "",
         "trap_session",

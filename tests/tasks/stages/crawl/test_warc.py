@@ -1,5 +1,5 @@
-"""Contract of tasks.stages.crawl.storage.warc: files that other readers take, digests that hold, an index that leads
-back."""
+"""Contract of tasks.stages.crawl.storage.warc: files readable by others, correct digests, an index with correct
+offsets."""
 
 import bisect
 import gzip
@@ -45,7 +45,7 @@ def written(*answers, url="http://h/", compression="gzip", notes=None):
 
 
 def records(file):
-    """What warcio reads; it compares every digest."""
+    """The records read by warcio, which verifies every digest."""
     file.seek(0)
     return [
         (record.rec_type, record.rec_headers, record.http_headers, record.content_stream().read())
@@ -54,7 +54,7 @@ def records(file):
 
 
 def verified(file):
-    """What FastWARC reads, with its own opinion of the block digests; it reads zstd, which warcio does not."""
+    """The records read by FastWARC with its check of block digests; unlike warcio it reads zstd."""
     file.seek(0)
     found = []
     for record in fastwarc.ArchiveIterator(file, parse_http=False):
@@ -85,7 +85,7 @@ def test_every_record_is_a_zstd_frame():
 
 
 def test_a_zstd_frame_states_its_size_and_keeps_compressed_bodies_as_they_are():
-    """Frames of unknown length need tables of a megabyte each, which took twenty times as long as the record."""
+    """Frames of unknown length need tables of a megabyte each, which takes twenty times as long as the record."""
     body = random.Random(0).randbytes(20_000)
     file, (place, _), _ = written(gzip_answer(body), answer(b"second" * 1000), compression="zstd")
     data = file.getvalue()

@@ -1,4 +1,4 @@
-"""Why a URL is crawled, or is not: after real cycles over a real site, through the shell and by hand."""
+"""Why a URL is crawled or not: after real cycles over a real site, through the shell and the API."""
 
 import itertools
 import json
@@ -74,7 +74,7 @@ def run(recipe, version, stages=("inject", "rank", "generate", "fetch", "render"
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """A recipe after a whole cycle; its `site` and `folder` are known by the recipe's settings."""
+    """A recipe after a whole cycle; its settings have the `site` and `folder`."""
     folder = tmp_path_factory.mktemp("why")
     with Site(pages(), ROBOTS) as site:
         text = RECIPE.format(seed=site.url(), folder=folder, port=site.port)
@@ -239,8 +239,8 @@ def test_a_lifted_url_is_due(tmp_path):
     with Site({"/": "<a href=/a>a</a>", "/a": "a"}) as site:
         text = f'name = "back"\n[crawl]\nseeds = ["{site.url()}"]\nallow_loopback = true\ndelay_s = 0.0\n'
         text += f'latency_factor = 0.0\npartitions = 1\nrecrawl = true\n[place]\nstore = "{tmp_path}/store"\n'
-        (tmp_path / "back.toml").write_text(text)
-        recipe = Recipe.load(tmp_path / "back.toml")
+        (tmp_path / "offsets.toml").write_text(text)
+        recipe = Recipe.load(tmp_path / "offsets.toml")
         run(recipe, "c1")
         run(recipe.override({"takedown.urls": site.url("/a")}), "t1", ("takedown",))
         run(recipe, "c2", ("inject", "rank", "generate", "fetch", "render", "update"))
@@ -252,7 +252,7 @@ def test_a_lifted_url_is_due(tmp_path):
 
 
 def test_the_reported_rule_agrees_with_the_crawler(shared_data):
-    """Over real robots.txt files: who says which rule decides says the same as who decides."""
+    """On real robots.txt files the reported rule agrees with the decision."""
     paths = (
         "/",
         "/a",

@@ -1,4 +1,4 @@
-"""Packing: every token once but for the last incomplete sequence, from sequences to documents and back."""
+"""Packing: every token once but for the last incomplete sequence, from sequences to documents and offsets."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Group 2: names that lie, change their mind, or never answer. The name server is real, on loopback."""
+"""Group 2: names with false, changing or missing answers. The name server is real, on loopoffsets."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real_time
 
 
 def with_resolver(work, *servers):
-    """Runs `work(resolver)` with a resolver that asks `servers` ("address:port")."""
+    """Runs `work(resolver)` with a resolver for `servers` ("address:port")."""
 
     async def run():
         resolver = CachingResolver(servers)
@@ -38,7 +38,7 @@ async def resolve(resolver, name, family=socket.AF_UNSPEC):
 
 @pytest.fixture
 def short_lives(monkeypatch):
-    """Answers live a tenth of a second at least, servers are left out as briefly."""
+    """Answers have a TTL of at least a tenth of a second, servers are suspended as briefly."""
     monkeypatch.setattr(dns, "MIN_TTL_S", 0.1)
     monkeypatch.setattr(dns, "NEGATIVE_TTL_S", 0.1)
     monkeypatch.setattr(dns, "_ANSWER_S", 0.3)
@@ -53,7 +53,7 @@ def unused_port():
 
 @pytest.fixture
 def silent_server():
-    """A port that takes questions and never answers."""
+    """A port that accepts queries and never answers."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as one:
         one.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{one.getsockname()[1]}"
@@ -337,7 +337,7 @@ def test_a_name_that_becomes_private_is_refused_after_its_ttl(short_lives):
 
 
 def test_a_request_resolves_once_and_connects_to_the_checked_address(monkeypatch):
-    """The connection goes where the check looked, though every further answer would be another address."""
+    """The connection uses the checked address, although every further answer would be another one."""
 
     def moving(kind, before):
         return DnsAnswer() if kind == "AAAA" else addresses("m.example", f"127.0.0.{1 + before}", ttl=0)
@@ -345,7 +345,7 @@ def test_a_request_resolves_once_and_connects_to_the_checked_address(monkeypatch
     async def run(port):
         config = CrawlConfig(contact="mailto:a@b.example", allow_loopback=True, timeout_s=5.0)
         async with Client(config, CachingResolver([server.address])) as client:
-            # The web's ports and the real ranges are tested in test_address; here loopback stands for the public net.
+            # Web ports and real ranges are tested in test_address; here loopback represents the public network.
             return await client.get(f"http://m.example:{port}/", limit=1000)
 
     monkeypatch.setattr("tasks.stages.crawl.http.address.is_public", lambda _: True)

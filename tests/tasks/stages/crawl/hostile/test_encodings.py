@@ -1,4 +1,4 @@
-"""Group 4: content codings that blow up, lie or break. Bodies are kept as received and read within bounds."""
+"""Group 4: oversized, false or broken content codings. Bodies are stored as received and read within bounds."""
 
 import gzip
 import zlib
@@ -24,7 +24,7 @@ def nested(data, times):
 
 
 def readable():
-    """(body, Content-Encoding) whose text holds the link; made when asked for, since it takes 100 MiB and a second."""
+    """(body, Content-Encoding) whose text has the link; created lazily, since it takes 100 MiB and a second."""
     bomb = TEXT + b" " * BLANK
     return {
         "bomb in gzip": (gzip.compress(bomb), "gzip"),
@@ -75,7 +75,7 @@ def test_a_body_is_decoded_within_limits_and_stored_as_received(web, crawl):
 
 
 def test_a_bomb_that_is_large_on_the_wire_is_truncated(web, crawl):
-    # 4 MiB of gzip that would be 4 GiB.
+    # 4 MiB of gzip that decompress to 4 GiB.
     block = gzip.compress(b"\0" * (64 << 20))
     body = block * (1 + (4 << 20) // len(block))
     host = web.host(page(body, "Content-Encoding: gzip"))

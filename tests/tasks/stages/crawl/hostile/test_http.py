@@ -1,4 +1,4 @@
-"""Group 5: answers that are no HTTP, contradict themselves, or never end."""
+"""Group 5: responses that are not HTTP, contradictory, or endless."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real_time
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\n"
 
-# What the client refuses: there is no capture, and the log says why.
+# Refused by the client: there is no capture, and the log has the reason.
 PROTOCOL = {
     "endless header": endless(PLAIN + b"X: ", b"a" * 65536),
     "header of 20 MB": PLAIN + b"X: " + b"a" * 20_000_000 + b"\r\n\r\n",
@@ -54,13 +54,13 @@ SLOW = {
     "silence": endless(b"", b"", 0.5),
     "slow flood of 100 Continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 1.0),
 }
-# What is kept, cut at [crawl] max_body_bytes and marked.
+# Kept, truncated at [crawl] max_body_bytes and marked.
 ENDLESS = {
     "endless body": endless(HEAD + b"\r\n", b"x" * 65536),
     "endless chunks": endless(CHUNKED, b"10000\r\n" + b"x" * 65536 + b"\r\n"),
     "length of 1 TB": endless(HEAD + b"Content-Length: 1000000000000\r\n\r\n", b"x" * 65536),
 }
-# What is kept as far as it came, and marked.
+# Kept as far as received, and marked.
 SHORT = {
     "body shorter than told": HEAD + b"Content-Length: 5000\r\n\r\nshort",
     "chunk shorter than told": CHUNKED + b"FF\r\nshort",
@@ -81,7 +81,7 @@ def test_non_http_is_refused_and_endless_responses_are_truncated(web, crawl):
     for name, host in short.items():
         capture = result.captures[host.url()]
         assert (capture["truncated"], capture["bytes"]) == (True, 5), name
-    # Three tries each, a second time over a new connection where a kept one was closed; no flood is read to its end.
+    # Three tries each, repeated over a new connection if a pooled one was closed; no flood is read to its end.
     for name, host in {**refused, **slow, **cut}.items():
         assert len([path for path in host.paths() if path == "/"]) <= 6, name
         assert host.sent < 40 << 20, name
@@ -159,7 +159,7 @@ def test_cookies_are_not_kept(web):
 
 
 def test_no_request_is_sent_over_a_connection_to_a_private_address(web, monkeypatch):
-    """The last of three checks, alone: as if the two before it had been passed by."""
+    """The last of three checks alone, as if the first two had been bypassed."""
     site = web.host(page(b"x"))
     monkeypatch.setattr("tasks.stages.crawl.http.client.refusal", lambda *_, **__: None)
 

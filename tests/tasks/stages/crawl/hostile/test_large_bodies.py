@@ -1,4 +1,4 @@
-"""Many hosts that send as much as they may at the same time, and let the end wait."""
+"""Many hosts that send maximal bodies at the same time, with a delayed end."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ HOSTS = 60
 
 
 def stalling(path):
-    """Sends all but the end of a large file, and the end two seconds later."""
+    """Sends a large file with its end delayed by two seconds."""
 
     async def answer():
         yield b"HTTP/1.1 200 OK\r\nContent-Type: application/pdf\r\nContent-Length: %d\r\n\r\n" % BODY

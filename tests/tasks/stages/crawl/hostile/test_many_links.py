@@ -1,4 +1,4 @@
-"""Pages and sitemaps with more links than anybody can follow: memory holds, and what is followed are real pages."""
+"""Pages and sitemaps with excessive links: memory is bounded, and real pages are followed."""
 
 import pytest
 
@@ -29,5 +29,5 @@ def test_countless_links_take_bounded_memory(web, tmp_path):
     result = crawl_in(tmp_path / "store", {**config, "max_pages_per_host": PAGES})
     assert len(result.captures) == PAGES
     assert result.memory["fetch"] < MAX_MEMORY_MB
-    # More than one part: a single one would hold the links of all pages.
+    # More than one part: a single one would have the links of all pages.
     assert len(list((result.folder / result.path / "links").iterdir())) > 1

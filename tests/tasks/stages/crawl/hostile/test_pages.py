@@ -1,4 +1,4 @@
-"""Group 7: HTML that stalls, swells or lies."""
+"""Group 7: HTML that stalls parsers, inflates, or is false."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def readable():
     }
 
 
-# Quadratic in the parser: they may be read, or kept without their links.
+# Quadratic in the parser: they may be parsed, or kept without their links.
 
 
 def slow():
@@ -82,7 +82,7 @@ XML = {
 def crawl_pages(web, crawl):
     def run(pages, kind="text/html", **settings):
         hosts = {name: web.host(page(body, kind=kind)) for name, body in pages.items()}
-        # Beyond "/" and "/found" nothing is asked of any host.
+        # No host gets requests other than "/" and "/found".
         result = crawl(*hosts.values(), max_depth=1, max_body_bytes=8 * MIB, max_pages_per_host=10, **settings)
         return hosts, result
 

@@ -1,7 +1,7 @@
-"""Groups 1, 2 and 3: a crawl of public hosts reaches no inside address, whoever sends it there.
+"""Groups 1, 2 and 3: a crawl of public hosts reaches no private address by any way.
 
-The crawl runs with the rules for the public web in a network of its own, where real servers wait at public and at
-inside addresses (see `private_net`).
+The crawl runs with the rules for the public web in a separate network namespace, with real servers at public and at
+private addresses (see `private_net`).
 """
 
 import json
@@ -16,7 +16,7 @@ APART = ["unshare", "--user", "--map-root-user", "--net"]
 
 
 def run_in_private_network(store, module="private_net"):
-    """Runs the crawl of a module of this folder; skips where this machine gives no network namespace."""
+    """Runs the crawl of a module of this folder; skips if this machine does not allow a network namespace."""
     try:
         ready = subprocess.run([*APART, "ip", "link", "set", "lo", "up"], capture_output=True, text=True, check=False)
     except FileNotFoundError as missing:
@@ -47,7 +47,7 @@ def test_no_request_reaches_a_private_address(tmp_path):
     ports = {url for url in reasons if url.startswith("http://public.example:")}
     assert {reasons.pop(url) for url in ports} == {"port"}
     assert len(ports) == 5
-    # Pages that redirect inside are redirects and no more; hosts whose robots.txt leads inside are left alone.
+    # Pages that redirect to private addresses are only redirects; hosts whose robots.txt does are skipped.
     redirects = {url for url, reason in reasons.items() if reason == "redirect"}
     assert len(redirects) >= 45
     assert all(url.startswith("http://r") for url in redirects)

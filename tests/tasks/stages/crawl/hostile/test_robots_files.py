@@ -1,4 +1,4 @@
-"""Group 6: robots.txt and Retry-After that are huge, broken, hostile or mad."""
+"""Group 6: robots.txt and Retry-After that are huge, broken, hostile or absurd."""
 
 import gzip
 
@@ -72,7 +72,7 @@ UNAVAILABLE = {
 }
 
 
-# The host asked to be left alone for longer than the cycle lasts: it is, and its URLs stay due.
+# The host requested a pause longer than the cycle: it is respected, and its URLs stay due.
 POSTPONED = {
     "Retry-After of a day": status("503 Busy", "Retry-After: 86400"),
     "Retry-After 9999": status("429 Slow", "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"),

@@ -1,4 +1,4 @@
-"""Group 11: a disk that is full, and an attempt that wakes up late. Kills: test_fetch_resume."""
+"""Group 11: a full disk, and a stale attempt. Kills: test_fetch_resume."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_a_full_disk_is_an_error_and_loses_no_page(tmp_path):
     pages = linked(30)
     with Site(pages) as site:
         assert start(tmp_path / "whole", site).wait(60) == 0
-        # Room for the fetch list and the first file, not for one of 25 long pages.
+        # Space for the fetch list and the first file, not for one of 25 long pages.
         site.pages = {path: text + "<!--" + os.urandom(6000).hex() + "-->" for path, text in pages.items()}
         full = start(tmp_path / "full", site, largest_file=60_000, warc_pages_per_file=25)
         _, stderr = full.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""Group 6, the other file: tdmrep.json that is huge, endless, broken, or leads inside; the pages come all the same."""
+"""Group 6, the other file: tdmrep.json that is huge, endless, broken, or redirects to private addresses."""
 
 import gzip
 
@@ -36,7 +36,7 @@ def hostile():
     }
 
 
-# Some 13,000 rules, none of which holds, and patterns that would cost a regular expression for ever.
+# About 13,000 rules without a match, and patterns with catastrophic backtracking as regular expressions.
 COSTLY = {
     "13k rules": file(b"[" + b",".join([b'{"location":"/x*y","tdm-reservation":1}'] * 13_000) + b"]"),
     "star bomb": file(b'[{"location": "/' + b"*a" * 200_000 + b'b$", "tdm-reservation": 1}]'),

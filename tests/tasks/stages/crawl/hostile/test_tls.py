@@ -1,4 +1,4 @@
-"""Group 10: certificates that prove nothing, and handshakes that do not end."""
+"""Group 10: invalid certificates, and endless handshakes."""
 
 import socket
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Group 9: no answer and no address forges a record of the archive. warcio reads what was written."""
+"""Group 9: no response and no URL forges a record of the archive. warcio reads the files."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""A private network to be kept out of, and Chromium where there is one."""
+"""A private network that must not be reached, and Chromium if it is installed."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ QUICK = {"settle_ms": 300, "timeout_s": 10.0}
 
 @pytest.fixture
 def chromium() -> str:
-    """The browser's program; skips where there is none."""
+    """The browser executable; skips if there is none."""
     pytest.importorskip("playwright.async_api", reason="rendering is not tested: no package playwright")
     from tasks.stages.crawl.render.browser import find_chromium
 
@@ -35,7 +35,7 @@ def inside():
 
 
 class Trick(AbstractResolver):
-    """A name server to which every name is this machine's."""
+    """A name server that resolves every name to this machine."""
 
     async def resolve(self, host, port=0, family=socket.AF_INET):
         return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
@@ -45,7 +45,7 @@ class Trick(AbstractResolver):
 
 
 class OneSite(AddressGuard):
-    """The crawl's guard with one hole, through which the test site is reached."""
+    """The crawl's guard with an exception for the test site."""
 
     def __init__(self, port):
         super().__init__(allow_loopback=False, resolver=Trick())
@@ -77,5 +77,5 @@ def render(chromium, tmp_path):
 
 @pytest.fixture
 def browsers():
-    """Returns the browser processes that this process has started and that still live."""
+    """Returns the live browser processes of this process."""
     return lambda: [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]

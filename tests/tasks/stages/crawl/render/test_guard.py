@@ -10,7 +10,7 @@ from tasks.stages.crawl.render.proxy import AddressGuard
 
 
 class Names(AbstractResolver):
-    """A name server of the test's own."""
+    """A name server for the test."""
 
     def __init__(self, **names):
         self.names = names

@@ -1,6 +1,6 @@
-"""Pages that want out: into a private network, to other windows, or onto the disk. With real Chromium.
+"""Pages that try to reach a private network, other windows, or the disk. With real Chromium.
 
-The test site is the one loopback server that the guard allows; `inside` plays the private network beside it.
+The test site is the only loopback server that the guard allows; `inside` acts as the private network.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from tests.tasks.stages.crawl.site import PrivateServer, Site
 
 
 class Open(AddressGuard):
-    """No guard at all: shows that a test would notice."""
+    """No guard: verifies that a test would detect a leak."""
 
     def __init__(self, port):
         super().__init__(allow_loopback=True)
@@ -29,7 +29,7 @@ class Open(AddressGuard):
         return [("127.0.0.1", int(authority.rpartition(":")[2]))]
 
 
-# Each of them tries to have the private network hear its name.
+# Each of them tries to send its name to the private network.
 WAYS = """<!doctype html><html><head>
 <link rel="preconnect" href="http://127.0.0.1:PORT/"><link rel="dns-prefetch" href="http://127.0.0.1:PORT/">
 <link rel="prefetch" href="http://127.0.0.1:PORT/prefetch"><link rel="stylesheet" href="http://127.0.0.1:PORT/style">
@@ -89,7 +89,7 @@ def test_without_the_guard_the_page_reaches_the_private_network(render, inside):
         render(site, WAYS.replace("PORT", str(inside.port)), guard=Open, settle_ms=1000)
     ways = {"fetch", "redirected", "name", "trick", "xhr", "socket", "events", "worker", "script", "style", "module"}
     assert {f"/{way}" for way in ways} <= set(inside.requests)
-    # What is refused whoever is asked: other windows and frames, other addresses of this one, all but GET.
+    # Always refused: other windows and frames, other URLs of this host, methods other than GET.
     never = {"popup", "iframe", "object", "embed", "form", "post", "beacon", "ping", "refresh", "location", "image"}
     assert not {f"/{way}" for way in never} & set(inside.requests)
 
@@ -153,7 +153,7 @@ def test_without_both_protections_datagrams_leave_the_browser(send):
 
 
 class Shop(AddressGuard):
-    """Knows the way to one https site, which is on this machine."""
+    """Resolves one https site to this machine."""
 
     def __init__(self, port):
         super().__init__(allow_loopback=False)
@@ -198,7 +198,7 @@ def self_signed(folder, name):
 
 
 def test_popups_dialogs_downloads_and_file_choosers_are_blocked(render, monkeypatch):
-    # Not pytest's folder: the name of Chromium's socket would be too long there.
+    # Not pytest's folder, where the path of Chromium's socket would be too long.
     folder = tempfile.mkdtemp()
     monkeypatch.setenv("TMPDIR", folder)
     page = """<p id="said">text</p><input type="file" id="file"><a id="save" download="x.bin" href="/file">x</a>
@@ -213,7 +213,7 @@ def test_popups_dialogs_downloads_and_file_choosers_are_blocked(render, monkeypa
     attachment = web.Response(body=b"x", headers={"Content-Disposition": "attachment; filename=x.bin"})
     with Site({"/file": lambda _: attachment, "/attachment": lambda _: attachment}) as site:
         rendered = render(site, page)
-        # A link with the attribute download is asked for before the browser refuses to save it.
+        # A link with the attribute download is requested before the browser refuses to save it.
         assert set(site.paths()) <= {"/file"}
     assert b'<p id="said">went on</p>' in rendered.document.html
     left = [path for path in Path(folder).rglob("*") if path.is_file()]

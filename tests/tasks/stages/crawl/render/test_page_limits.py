@@ -1,4 +1,4 @@
-"""What one page may cost, and what is taken of it. With real Chromium."""
+"""Limits of one page, and its captured content. With real Chromium."""
 
 import asyncio
 

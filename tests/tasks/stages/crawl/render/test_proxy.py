@@ -24,7 +24,7 @@ class Only(AddressGuard):
 
 @contextlib.asynccontextmanager
 async def server(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", endless=False, keep=False):
-    """A server that answers every connection with the same bytes; yields its port and the heads it got."""
+    """A server that answers every connection with the same bytes; yields its port and the received heads."""
     heads = []
 
     async def serve(reader, writer):
@@ -48,7 +48,7 @@ async def server(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", endle
 
 
 async def say(proxy, data, *, more=b""):
-    """Sends bytes to the proxy and returns all that comes back."""
+    """Sends bytes to the proxy and returns the whole response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(data)
     received = b""

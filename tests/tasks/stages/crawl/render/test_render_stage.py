@@ -1,4 +1,4 @@
-"""The stage: captured pages go through the browser into parts like those of a segment. With real Chromium."""
+"""The stage: captured pages are rendered into parts like those of a segment. With real Chromium."""
 
 import itertools
 import os
@@ -93,7 +93,7 @@ def capture(writer, url, html, render=True, headers=()):
 
 @pytest.fixture
 def segment(tmp_path):
-    """Writes a segment as fetch does, from (url, html) or (url, html, options)."""
+    """Writes a segment like fetch, from (url, html) or (url, html, options)."""
 
     def write(*pages):
         output = Output(Store(str(tmp_path)), ArtifactId("test/segment/p0", "dev"), "0" * 64, member="p0")
@@ -148,7 +148,7 @@ def test_text_and_links_from_scripts_are_stored_with_the_capture(chromium, segme
     with Site({"/data": "Text from a script"}) as site:
         captured = segment((site.url("/app/"), APP), (site.url("/plain"), "<p>text</p>", {"render": False}))
         result = rendered(config_for(site), captured)
-        assert site.paths() == ["/robots.txt", "/data"]  # the page itself is not asked for again
+        assert site.paths() == ["/robots.txt", "/data"]  # the page itself is not requested again
         url, more = site.url("/app/"), site.url("/app/more")
     headers, body = records_of(result)[url]
     assert b"<h1>Text from a script</h1>" in body
