@@ -157,8 +157,8 @@ def test_copies_of_a_dropped_keeper_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_dropped_keeper_that_are_not_near_each_other_are_all_kept(tmp_path: Path) -> None:
-    left, middle, right = text(1), text(1, edited=12), text(1, edited=24)  # similarity of neighbors 0.85, of the ends
-    0.72 rows = [
+    left, middle, right = text(1), text(1, edited=12), text(1, edited=24)  # neighbors: 0.85, ends: 0.72
+    rows = [
         document(middle, "middle", prose_score=0.9, language="fr"),
         document(left, "left"),
         document(right, "right"),

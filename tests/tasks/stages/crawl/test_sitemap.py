@@ -160,12 +160,10 @@ def laughs(attribute=""):
         lambda: laughs('x="&j;"').encode(),
         lambda: laughs().encode("utf-16"),
         lambda: (
-            b'<!DOCTYPE urlset [<!ENTITY e SYSTEM
-            "file:///etc/passwd">]><urlset><url><loc>http://h/&e;</loc></url></urlset>'
+            b'<!DOCTYPE urlset [<!ENTITY e SYSTEM "file:///etc/passwd">]><urlset><url><loc>http://h/&e;</loc></url></urlset>'
         ),
         lambda: (
-            b'<!DOCTYPE urlset [<!ENTITY % e SYSTEM "http://127.0.0.1:9/x">
-            %e;]><urlset><url><loc>http://h/</loc></url></urlset>'
+            b'<!DOCTYPE urlset [<!ENTITY % e SYSTEM "http://127.0.0.1:9/x"> %e;]><urlset><url><loc>http://h/</loc></url></urlset>'
         ),
         lambda: (
             b'<!DOCTYPE u [<!ENTITY e "'

@@ -87,9 +87,9 @@ def test_headers_state_terms(name, value, found):
 
 def test_a_page_states_terms_in_its_head():
     html = (
-        b'<head><link rel="license" type="application/rsl+xml" href="/l.xml"><meta name="TDM-Policy"
-        content="https://p/">' b'<meta name="tdm-reservation" content="1"><meta name="robots" content="noai,
-        nofollow"></head>' b'<body><link rel="license" href="/comment.xml">'
+        b'<head><link rel="license" type="application/rsl+xml" href="/l.xml"><meta name="TDM-Policy" content="https://p/">'
+        b'<meta name="tdm-reservation" content="1"><meta name="robots" content="noai, nofollow"></head>'
+        b'<body><link rel="license" href="/comment.xml">'
     )
     page = parse_page(html, "http://h/a/b", "sluice", Directives())
     assert sorted(page.terms) == [

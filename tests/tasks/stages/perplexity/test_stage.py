@@ -182,7 +182,7 @@ def test_one_text_per_file_is_read_in_its_encoding(tmp_path: Path) -> None:
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\0\0\0")
     (unit,) = files_with_texts([ReferenceText(name="files", kind="text", path=f"{tmp_path}/*.txt")], None)
-    with pytest.raises(InputError, match=r"picture\.txt is no text"):
+    with pytest.raises(InputError, match=r"picture\.txt is not a text file"):
         list(unit.texts())
 
 
