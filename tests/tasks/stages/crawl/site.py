@@ -84,7 +84,7 @@ class Site:
 
 
 def linked(count: int, fanout: int = 3) -> dict[str, object]:
-    """Returns `count` pages /, /1, /2, ... in a tree, each with distinct text and a link offsets."""
+    """Returns `count` pages /, /1, /2, ... in a tree, each with distinct text and a link back."""
     names = ["/"] + [f"/{number}" for number in range(1, count)]
     pages: dict[str, object] = {}
     for number, name in enumerate(names):

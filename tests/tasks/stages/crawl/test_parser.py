@@ -206,7 +206,7 @@ def child():
 
 def test_a_child_that_fails_on_a_page_reports_the_cause():
     with child() as (ask, _):
-        assert "TypeError: read_page() missing" in ask((20.0, (b"<p>",)))  # one argument is missing
+        assert "TypeError: parse_page() missing" in ask((20.0, (b"<p>",)))  # one argument is missing
 
 
 @pytest.mark.parametrize("piece", [b"<p>", b"<a href=/%d>", b"<p a b c d e f g h i j k l>", b"<p>A <em>line</em>"])

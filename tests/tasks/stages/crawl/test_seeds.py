@@ -1,4 +1,4 @@
-"""Seeds from recipe and files: invalid lines of a list are skipped and reported, invalid seeds of a recipe are errors."""
+"""Seeds from recipe and files: invalid lines of a list are skipped and reported, those of a recipe are errors."""
 
 import logging
 

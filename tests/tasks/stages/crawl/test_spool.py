@@ -106,7 +106,7 @@ class _Nothing:
     """A spool on a machine without files of earlier attempts."""
 
     class buffer:
-        found = staticmethod(list)
+        take_over_parts = staticmethod(list)
 
 
 def wait_for(condition):
@@ -322,9 +322,9 @@ def test_captures_repeated_on_another_machine_count_once(store, tmp_path, monkey
     there.close()
     monkeypatch.undo()
     back = Attempt(store)
-    assert sorted(offsets.held) == [f"http://127.0.0.1/{number}" for number in (1, 2, 3, 4)]
-    offsets.close()
-    assert offsets.stored() == [1, 2, 3, 4]
+    assert sorted(back.held) == [f"http://127.0.0.1/{number}" for number in (1, 2, 3, 4)]
+    back.close()
+    assert back.stored() == [1, 2, 3, 4]
 
 
 def test_a_damaged_part_is_skipped_and_its_pages_are_fetched_again(store, caplog):
@@ -445,4 +445,4 @@ def test_an_attempt_whose_scratch_folder_was_removed_is_retryable(tmp_path):
     late = Buffer(str(tmp_path / "scratch"), "late")
     shutil.rmtree(tmp_path / "scratch")
     with pytest.raises(TransientError, match="another attempt of this task has ended"):
-        late.found()
+        late.take_over_parts()

@@ -239,8 +239,8 @@ def test_a_lifted_url_is_due(tmp_path):
     with Site({"/": "<a href=/a>a</a>", "/a": "a"}) as site:
         text = f'name = "back"\n[crawl]\nseeds = ["{site.url()}"]\nallow_loopback = true\ndelay_s = 0.0\n'
         text += f'latency_factor = 0.0\npartitions = 1\nrecrawl = true\n[place]\nstore = "{tmp_path}/store"\n'
-        (tmp_path / "offsets.toml").write_text(text)
-        recipe = Recipe.load(tmp_path / "offsets.toml")
+        (tmp_path / "back.toml").write_text(text)
+        recipe = Recipe.load(tmp_path / "back.toml")
         run(recipe, "c1")
         run(recipe.override({"takedown.urls": site.url("/a")}), "t1", ("takedown",))
         run(recipe, "c2", ("inject", "rank", "generate", "fetch", "render", "update"))

@@ -264,7 +264,8 @@ def test_refused_rows_keep_their_order() -> None:
 def test_the_process_ends_with_its_parent() -> None:
     program = (
         "import os, re; from functools import partial; from tasks.stages.extract import guard;"
-        "list(guard.ExtractionGuard(5.0).run([partial(str, 1)])); print(guard.idle_children()[0], flush=True); os._exit(9)"
+        "list(guard.ExtractionGuard(5.0).run([partial(str, 1)])); print(guard.idle_children()[0], flush=True);"
+        " os._exit(9)"
     )
     child = int(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False).stdout)
     until = time.monotonic() + 20

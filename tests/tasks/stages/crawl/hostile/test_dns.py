@@ -1,4 +1,4 @@
-"""Group 2: names with false, changing or missing answers. The name server is real, on loopoffsets."""
+"""Group 2: names with false, changing or missing answers. The name server is real, on loopback."""
 
 import asyncio
 import socket
