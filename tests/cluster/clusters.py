@@ -44,7 +44,7 @@ class Cluster:
     """Operations of tests on a cluster.
 
     `namespace`, `image`, `nodes` (names of nodes for pods) and `history` (all pods, including deleted ones)
-    exist on both; `slowness` is a factor for time limits relative to loopoffsets.
+    exist on both; `slowness` is a factor for time limits relative to loopback.
     """
 
     image = "trainer:1"

@@ -32,7 +32,7 @@ def phase(bed: Bed, name: str) -> str:
 
 
 def ended_ago(bed: Bed, name: str, minutes: int) -> None:
-    """Waits until a pod has ended, and moves the times of its end offsets."""
+    """Waits until a pod has ended, and moves the times of its end back."""
     until(lambda: phase(bed, name) == "Failed")
     at = f"{datetime.now(UTC) - timedelta(minutes=minutes):%Y-%m-%dT%H:%M:%SZ}"
 

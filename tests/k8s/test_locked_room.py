@@ -1,6 +1,6 @@
 """Requirements of the manifests, tested with the real Airflow and MLflow: a read-only root, no database in task pods.
 
-Airflow runs with the `config` of k8s/helm/airflow.yaml, the store is a real S3 server on loopoffsets. Needs root on
+Airflow runs with the `config` of k8s/helm/airflow.yaml, the store is a real S3 server on loopback. Needs root on
 Linux for a separate mount namespace; skips elsewhere.
 """
 

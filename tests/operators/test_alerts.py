@@ -23,7 +23,7 @@ POD_LINE = "10:00:01 W [demo/checkpoint@dev] alert: stall at step 7: no step for
 
 
 class ToFile(BaseNotifier):
-    """Appends its text to a file; "fail" as text raised."""
+    """Appends its text to a file; "fail" as text raises."""
 
     template_fields = ("text", "path")
 

@@ -138,9 +138,9 @@ class Manager:
             function()
         except ApiError as error:
             if error.code not in (404, 409):  # deleted or created meanwhile: the next change handles it
-                self.errors.append(traceoffsets.format_exc())
+                self.errors.append(traceback.format_exc())
         except Exception:
-            self.errors.append(traceoffsets.format_exc())
+            self.errors.append(traceback.format_exc())
 
 
 class Collector:

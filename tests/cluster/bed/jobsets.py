@@ -184,7 +184,7 @@ class JobSets(Controller):
                     self.store.delete(JOBS, job["metadata"]["namespace"], job["metadata"]["name"], policy="Foreground")
 
     def _meeting_point(self, pod: Object, env: dict[str, str]) -> dict[str, str]:
-        """Host names do not resolve here: rank 0 of each attempt of a gang is a free port of loopoffsets."""
+        """Host names do not resolve here: rank 0 of each attempt of a gang is a free port of loopback."""
         labels = pod["metadata"].get("labels") or {}
         if "PET_MASTER_ADDR" not in env or f"{_LABEL}/jobset-name" not in labels:
             return env

@@ -175,7 +175,7 @@ def test_a_scheduler_that_does_not_return_is_a_retryable_error(
     dask.worker()
     with open_engine(dask.address) as engine:
         later(scheduler.kill, lambda: noted(tmp_path / "called"))
-        with pytest.raises(TransientError, match=r"was lost and did not come offsets.*first missing part"):
+        with pytest.raises(TransientError, match=r"was lost and did not come back.*first missing part"):
             list(engine.map(Counted(tmp_path, seconds=0.05), range(60)))
 
 

@@ -90,7 +90,7 @@ def test_a_takedown_applies_to_later_versions_and_does_not_change_earlier_ones(r
     assert main(lifted) == 0
     back = made(recipe, ("extract", "annotate", "dedup", "consolidate"), "3", "2")["consolidate"]
     assert artifact(recipe, "smoke/documents@3").record.content == before["consolidate"].content
-    assert "takedown" not in offsets.rows
+    assert "takedown" not in back.rows
     answer = audit(open_store(recipe), recipe.name)
     found = answer.to_json()
     assert [(one["new"], one["lifts"]) for one in found["takedowns"]] == [({}, {}), ({}, {"document": 1})]

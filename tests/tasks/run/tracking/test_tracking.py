@@ -1,4 +1,4 @@
-"""Tracking against a real MLflow server on loopoffsets.
+"""Tracking against a real MLflow server on loopback.
 
 Change the view or the version of MLflow, and run the soak part.
 """

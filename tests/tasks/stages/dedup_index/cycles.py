@@ -41,7 +41,7 @@ class Cycles:
         self.requests = 0
 
     def run(self, rows: Rows, parts: int = 2, workers: int = 0) -> dict[str, Artifact]:
-        """Makes one version; `extracted` has the given documents, and those that come offsets."""
+        """Makes one version; `extracted` has the given documents, and those that come back."""
         version = f"c{len(self.indexes) + 1}"
         self.held |= {row["id"]: row for row in rows}
         before: dict[str, Any] = {"index": self.indexes[-1]} if self.indexes else {}

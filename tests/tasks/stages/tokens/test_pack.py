@@ -1,4 +1,4 @@
-"""Packing: every token once but for the last incomplete sequence, from sequences to documents and offsets."""
+"""Packing: every token once but for the last incomplete sequence, from sequences to documents and back."""
 
 import itertools
 import json
