@@ -444,5 +444,5 @@ def test_the_upload_thread_ends_with_the_attempt(store):
 def test_an_attempt_whose_scratch_folder_was_removed_is_retryable(tmp_path):
     late = Buffer(str(tmp_path / "scratch"), "late")
     shutil.rmtree(tmp_path / "scratch")
-    with pytest.raises(TransientError, match="another attempt of this task has ended"):
+    with pytest.raises(TransientError, match="another attempt of this task has finished"):
         late.take_over_parts()
