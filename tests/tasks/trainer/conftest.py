@@ -1,6 +1,6 @@
 """Token shards, a plan and a tokenizer that all tests of this folder share.
 
-Change something in tasks/trainer, and run the soak part of this room: kills, gangs, copies of checkpoints, all layouts.
+Run the soak tests of this package after a change of tasks/trainer: kills, gangs, copies of checkpoints, all layouts.
 """
 
 import pytest
