@@ -1,4 +1,4 @@
-"""Contract of decontamination: what contains an evaluation item is named with it, and common phrases are not."""
+"""Decontamination: documents that contain an evaluation item are reported with it; common phrases are not."""
 
 import json
 from pathlib import Path
@@ -108,13 +108,13 @@ def test_a_phrase_in_many_texts_is_ignored_and_a_popular_item_is_not(tmp_path: P
     made = looked_at(tmp_path / "many", config, texts)
     assert matches(made) == {f"copy-{number}": [("quiz.jsonl:1", 1.0)] for number in range(5)}
     (row,) = made.table("sets.parquet").to_pylist()
-    assert (row["common"], row["found"]) == (1, 1)  # of the item that is the proverb alone nothing is left
+    assert (row["common"], row["found"]) == (1, 1)  # nothing is left of the item that consists only of the proverb
 
     few = {name: text for name, text in texts.items() if name != "says-0"}
     assert {item for found in matches(looked_at(tmp_path / "few", config, few)).values() for item, _ in found} == {
         "quiz.jsonl:1", "quiz.jsonl:2",
     }  # fmt: skip
-    # A page that was captured a hundred times says nothing about how common its words are.
+    # A hundred captures of one page do not make its words common.
     again = {f"says-{number}": f"I said: {PROVERB}." for number in range(9)}
     assert len(matches(looked_at(tmp_path / "again", config, again))) == 9
 

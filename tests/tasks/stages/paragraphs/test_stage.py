@@ -1,4 +1,4 @@
-"""Contract of repeated paragraphs: counted exactly, kept in their first text, marked with their place elsewhere."""
+"""Repeated paragraphs: counted exactly, kept in the first text, marked with their place in others."""
 
 import random
 from collections import defaultdict
@@ -43,7 +43,7 @@ def looked_at(folder: Path, rows: list[dict[str, Any]], parts: int = 2, workers:
 
 
 def found_in(made: Artifact, rows: list[dict[str, Any]], parts: int = 2) -> dict[str, Any]:
-    """What was found in each document, by the last part of its URL; None where nothing was."""
+    """Findings in each document by the last part of its URL; None if there are none."""
     names = [row["url"].rpartition("/")[2] for start in range(parts) for row in sorted(rows[start::parts], key=_id)]
     return dict(zip(names, [row[REPEATED] for row in rows_of(made, f"{PARAGRAPHS}/")], strict=True))
 
@@ -92,7 +92,7 @@ def test_a_page_that_was_captured_again_repeats_nothing(tmp_path: Path) -> None:
 
 
 def made_up(seed: int, documents: int) -> list[dict[str, Any]]:
-    """Pages of lines drawn from a few, so that many are repeated, on a few domains."""
+    """Pages of random lines from a small pool (so that many repeat), on a few domains."""
     chance = random.Random(seed)
     lines = [f"Line {number} of the pool has these {number} words and some more of them." for number in range(40)]
     return [

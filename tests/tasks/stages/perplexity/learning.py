@@ -37,5 +37,5 @@ def learnt(
 
 
 def model(texts: Sequence[str], order: int = 3, **more: object) -> NgramModel:
-    """Learns a model and makes it ready to score."""
+    """Learns a model and loads it for scoring."""
     return NgramModel.build(learnt(texts, order, **more).ngrams)  # type: ignore[arg-type]

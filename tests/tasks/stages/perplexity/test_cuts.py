@@ -1,4 +1,4 @@
-"""Contract of the documents that set the cut points: a sample by hash, drawn part by part in bounded memory."""
+"""Documents for the cut points: a sample by hash, drawn part by part in bounded memory."""
 
 import tracemalloc
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from tests.corpora import by_hand, kept_document
 
 
 class Backwards(Engine):
-    """Results come in another order than the items."""
+    """Results arrive in another order than the items."""
 
     def map(self, fn: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See `Engine.map`."""

@@ -1,4 +1,4 @@
-"""Modified Kneser-Ney: every probability is what the formulas say, written out by hand once more."""
+"""Modified Kneser-Ney: every probability equals that of a second, literal implementation of the formulas."""
 
 import math
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ def table(ngrams) -> dict[Gram, tuple[float, float]]:
 
 
 class Textbook:
-    """Interpolated modified Kneser-Ney by Chen & Goodman 1999, word for word, without any economy."""
+    """Interpolated modified Kneser-Ney by Chen & Goodman 1999, implemented literally without optimization."""
 
     def __init__(self, texts: list[str], order: int, prune: tuple[int, ...] = (0, 0, 0, 0)) -> None:
         sentences = [("<s>", *line, "</s>") for text in texts for line in words(text)]
@@ -55,7 +55,7 @@ class Textbook:
         return (0.0, 1 - 2 * y * t[2] / t[1], 2 - 3 * y * t[3] / t[2], 3 - 4 * y * t[4] / t[3])
 
     def weight(self, context: Gram) -> float:
-        """b(context): what the words after it do not take."""
+        """b(context): the probability mass that the words after it leave."""
         n, total = len(context), sum(self.after[context].values())
         return 1.0 - sum(
             (count - self.discounts[n][min(count, 3)]) / total

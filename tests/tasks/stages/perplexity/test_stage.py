@@ -1,4 +1,4 @@
-"""The stage: reference text becomes models that tell prose from rubble, the same ones on any number of workers."""
+"""The stage: models from reference text separate prose from noise, and are equal for any number of workers."""
 
 import gzip
 import json
@@ -260,7 +260,7 @@ def test_the_last_pruning_threshold_applies_to_longer_n_grams() -> None:
 
 
 def better_than(low: np.ndarray, high: np.ndarray) -> float:
-    """The share of pairs in which the first is the lower one: the area under the ROC curve."""
+    """The share of pairs whose first value is lower: the area under the ROC curve."""
     return float(np.mean(low[:, None] < high[None, :]) + 0.5 * np.mean(low[:, None] == high[None, :]))
 
 
