@@ -1,4 +1,4 @@
-"""What the code imports is what pyproject.toml declares: nothing is there only because another package brings it."""
+"""pyproject.toml declares all imported packages; none is only a dependency of another package."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ def normalised(name: str) -> str:
 
 
 def declared(lines: Iterable[str]) -> set[str]:
-    """Returns the names of requirements and of what their own extras require (`dask[distributed]`: distributed)."""
+    """Returns the names of requirements and of those of their extras (`dask[distributed]`: distributed)."""
     names = set()
     for requirement in map(Requirement, lines):
         names.add(normalised(requirement.name))
@@ -51,7 +51,7 @@ def project() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def imported(files: Iterable[Path]) -> dict[str, list[str]]:
-    """Returns {top-level module that is not ours nor Python's: where it is imported}, imports in functions included."""
+    """Returns {third-party top-level module: where it is imported}, including imports in functions."""
     found = defaultdict(list)
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -78,7 +78,7 @@ def undeclared(found: dict[str, list[str]], allowed: set[str]) -> dict[str, list
 
 @pytest.fixture(scope="module")
 def stages() -> list[Path]:
-    """The modules that run wherever a stage runs: an image without Airflow has to install what they import."""
+    """The modules of the stages: an image without Airflow must install their imports."""
     return [path for path in (ROOT / "tasks").rglob("*.py") if path.relative_to(ROOT).parts[1] != "demo"]
 
 
@@ -107,7 +107,7 @@ def test_declared_dependencies_are_imported(stages: list[Path], with_airflow: li
     lines = [*always, *(line for name, extra in extras.items() if name != "dev" for line in extra)]
     owners = packages_distributions()
     modules = imported([*stages, *with_airflow])
-    # What is not installed here is taken to have the name of its module.
+    # Packages that are not installed here are assumed to have the name of their module.
     used = {normalised(owner) for module in modules for owner in owners.get(module, [module])}
     unused = {normalised(Requirement(line).name) for line in lines} - used
     assert unused - BY_NAME.keys() == set()

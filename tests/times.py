@@ -103,7 +103,7 @@ def package(nodeid: str) -> str:
 
 
 def table(calls: list[Call]) -> str:
-    """Returns seconds and tests per package, the ten slowest tests, the duration of each call, flaky and failed tests."""
+    """Returns seconds and tests per package, the ten slowest tests, durations of calls, flaky and failed tests."""
     seconds = {nodeid: s for call in calls for nodeid, s in call.seconds.items()}
     packages: dict[str, list[float]] = defaultdict(list)
     for nodeid, s in seconds.items():

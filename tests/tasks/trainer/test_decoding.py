@@ -1,4 +1,4 @@
-"""Generation that keeps keys and values gives the tokens of one that reads everything again."""
+"""Generation with a cache of keys and values gives the same tokens as generation without it."""
 
 import numpy as np
 import pytest
@@ -28,13 +28,13 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 @torch.no_grad()
 def whole(model: Transformer, tokens: list[int]) -> torch.Tensor:
-    """The logits behind a text, from reading all of it."""
+    """The logits after a text, computed from all of it."""
     seen = torch.tensor([tokens])
     return model(seen, torch.zeros_like(seen))[0, -1]
 
 
 def reference(model: Transformer, prompt: list[int], sampling: Sampling) -> list[int]:
-    """A continuation for which the whole context is read for every token."""
+    """A continuation that computes the whole context for every token."""
     generator = torch.Generator().manual_seed(sampling.seed)
     tokens = [EOS, *prompt]
     for _ in range(sampling.max_tokens):

@@ -1,4 +1,4 @@
-"""The loop: resuming leaves no trace, and a broken step changes nothing."""
+"""The loop: resuming does not change the result, and a broken step changes nothing."""
 
 import logging
 import shutil
@@ -32,7 +32,7 @@ def curve(spec: TrainSpec) -> list[list[float]]:
 
 
 def stop_after(trainer: Trainer, step: int) -> None:
-    """Asks the trainer to stop while it works on `step`, as SIGTERM does."""
+    """Requests a stop of the trainer during `step`, like SIGTERM."""
 
     def watch(module: object, inputs: object) -> None:
         trainer.replica.stop_requested = trainer.step == step
@@ -41,7 +41,7 @@ def stop_after(trainer: Trainer, step: int) -> None:
 
 
 def poison(trainer: Trainer, steps: range) -> None:
-    """Makes the model's output not a number in some steps."""
+    """Makes the model's output NaN in some steps."""
 
     def spoil(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return output * float("nan") if trainer.step in steps else output
@@ -50,7 +50,7 @@ def poison(trainer: Trainer, steps: range) -> None:
 
 
 def jolt(trainer: Trainer, steps: range) -> None:
-    """Makes the model's output wild but finite in some steps."""
+    """Makes the model's output extreme but finite in some steps."""
 
     def shake(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
         return -50 * output if trainer.step in steps else output

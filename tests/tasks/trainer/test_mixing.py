@@ -1,4 +1,4 @@
-"""The mixture of a run: two stages, old beside new, and no more repetition than the recipe allows."""
+"""The mixture of a run: two stages, replay of old data, and limited repetition."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""AdamW and Muon take the steps of torch's, the schedules go where they say, and clipping bounds the norm."""
+"""AdamW and Muon take the same steps as torch's; schedules reach their targets; clipping limits the norm."""
 
 import copy
 

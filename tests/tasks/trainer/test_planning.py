@@ -1,4 +1,4 @@
-"""The numbers of a plan: what failures cost is what a run with failures loses, and the rest follows from FLOPs."""
+"""The numbers of a plan: the cost of failures equals that of simulated runs; the rest follows from FLOPs."""
 
 import random
 
@@ -14,7 +14,7 @@ DELAY, RESTART = 30.0, 300.0
 
 
 def simulated(interval: float, mtbf: float, work: float, seed: int) -> float:
-    """Seconds lost per second of work in a run that fails at random and goes on from its last checkpoint."""
+    """Seconds lost per second of work in a run with random failures that resumes from its last checkpoint."""
     draw = random.Random(seed)
     clock = done = 0.0
     failure = draw.expovariate(1 / mtbf)
@@ -35,7 +35,7 @@ def test_the_share_lost_to_failures_matches_a_simulation_and_is_least_at_the_bes
     lost = {}
     for factor in (0.25, 1, 4):
         lost[factor] = sum(simulated(factor * best, mtbf, 1e7, seed) for seed in range(4)) / 4
-        # Young's formula is of the first order: the longer the interval beside the time between failures, the worse.
+        # Young's formula is first-order: its error grows with the interval relative to the time between failures.
         assert lost_share(factor * best, DELAY, RESTART, mtbf) == pytest.approx(lost[factor], rel=0.25)
     assert lost[1] < min(lost[0.25], lost[4])
 

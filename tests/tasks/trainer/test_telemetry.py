@@ -1,4 +1,4 @@
-"""What a rank measures of its steps, on a machine with a GPU and on one without."""
+"""The measurements of a rank's steps, with and without a GPU."""
 
 import ctypes
 from pathlib import Path
@@ -18,7 +18,7 @@ RUN = TrainConfig(model=ModelConfig(layers=2, dim=32), batch_size=8)
 
 
 class Driver:
-    """NVML as its header declares it, with a GPU of fixed counters and no clock."""
+    """NVML with the API of its header, a GPU with fixed counters and no clock."""
 
     def nvmlInit_v2(self) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""The audit of duplicates: what a person judges them by is there, bounded, and the same however the work is divided."""
+"""The audit of duplicates: has the data for a person's judgement, is bounded and independent of partitioning."""
 
 from pathlib import Path
 from typing import Any

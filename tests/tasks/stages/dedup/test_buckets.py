@@ -1,4 +1,4 @@
-"""What the passes find in buckets is what one process finds that has all documents (`reference`)."""
+"""The passes over buckets give the same results as one process with all documents (`reference`)."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ FINE = {"pairs_per_part": 25, "records_per_bucket": 120}
 
 
 def edited(source: int, change: int, drawn: np.random.Generator) -> str:
-    """Returns a text of 60 words in which some are replaced; equal arguments but for `drawn` give near copies."""
+    """Returns a text of 60 words, some replaced; arguments that differ only in `drawn` give near copies."""
     words = [f"w{source}x{index}" for index in range(60)]
     for place in drawn.integers(0, 60, change):
         words[place] = f"e{drawn.integers(1 << 40)}"
@@ -39,7 +39,7 @@ def edited(source: int, change: int, drawn: np.random.Generator) -> str:
 
 
 def mixed(seed: int, count: int = 120) -> list[dict[str, Any]]:
-    """Copies, near copies and chains of them, alike in quality and time often enough for ids to decide."""
+    """Copies, near copies and chains of them, with enough ties in quality and time for ids to decide."""
     drawn = np.random.default_rng(seed)
     rows: list[dict[str, Any]] = []
     for number in range(count):

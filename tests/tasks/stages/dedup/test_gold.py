@@ -1,4 +1,4 @@
-"""Recall and precision against 4,861 real pairs with their exact similarity."""
+"""Recall and precision on 4,861 real pairs with known exact similarity."""
 
 import io
 import json

@@ -1,9 +1,9 @@
-"""A run that is killed in any pass resumes where it was and ends with the same bytes.
+"""A run that is killed in any pass resumes and writes the same bytes.
 
 Run as a program it finds duplicates, and kills itself with SIGKILL when the second part of a pass is to be committed:
 its files are there, its record is not.
 
-Change a pass, or what it commits, and run the soak part.
+Run the soak tests after a change of a pass or its commits.
 """
 
 import signal
@@ -65,7 +65,7 @@ def test_a_run_killed_in_a_pass_resumes_and_ends_with_the_same_bytes(
 
 
 class _Overtaken(Engine):
-    """Before the pairs are verified, another attempt does all the work and clears away what is between."""
+    """Before the pairs are verified, another attempt does all the work and deletes the intermediate files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Pairs are found as often as the theory says: 1 - (1 - s^rows)^bands for a true Jaccard similarity of s."""
+"""Recall of pairs matches theory: 1 - (1 - s^rows)^bands for a true Jaccard similarity of s."""
 
 from pathlib import Path
 

@@ -99,7 +99,7 @@ def test_a_chain_of_near_copies_never_drops_a_text_that_is_not_near_its_keeper(t
     assert {row["id"]: row["duplicate_of"] for row in rows.values()} == {
         chain[0]["id"]: None,
         chain[1]["id"]: chain[0]["id"],
-        chain[2]["id"]: None,  # near chain[1], which goes, but not near chain[0], which stays
+        chain[2]["id"]: None,  # near chain[1], which is dropped, but not near chain[0], which is kept
         chain[3]["id"]: chain[2]["id"],
     }
 

@@ -1,4 +1,4 @@
-"""Versions that follow one another publish what one version with all of their documents would, and forget on demand.
+"""Consecutive versions publish the same as one version with all documents, and forget on demand.
 
 Run as a program it makes four versions, and kills itself with SIGKILL in a pass of the last one. The kills in other
 passes, and more workers, are soak: run them when dedup, dedup_index or the resolution in consolidate change.
@@ -50,15 +50,15 @@ def capture(name: str, words: str, day: int, scheme: str = "https://", **more: A
 
 
 def filler(number: int) -> dict[str, Any]:
-    """A document that has to do with no other one, so that a version has something to publish."""
+    """A document unrelated to all others, so that a version has something to publish."""
     return document(text(500 + number), f"filler {number}")
 
 
 def as_one(folder: Path, cycles: list[Rows]) -> list[str]:
-    """Returns what one version with all documents keeps that prefers those of earlier cycles."""
+    """Returns the kept documents of one version with all documents that prefers those of earlier cycles."""
     first = datetime(2026, 1, 1, tzinfo=UTC)
     ranked = [
-        # An order of preference by cycle, then by quality: what `prefer = "first"` says of versions.
+        # Order of preference: by cycle, then by quality, as `prefer = "first"` over versions.
         {**row, "prose_score": 0.5 - number / 10 + row["prose_score"] / 100, "fetched_at": first}
         for number, rows in enumerate(cycles)
         for row in rows
@@ -130,7 +130,7 @@ def test_a_page_is_published_again_only_if_its_text_changed(tmp_path: Path) -> N
     made = Cycles(tmp_path)
     said = [text(1), text(1).upper(), text(1), text(2), text(3), text(1)]
     for day, words in enumerate(said):
-        # The same words in other bytes, then other words, and at last the first bytes once more.
+        # The same words in other bytes, then other words, and finally the first bytes again.
         row = capture("page", words, 0 if day == 5 else day)
         made.run([{**row, "fetched_at": capture("", "", day)["fetched_at"]}, filler(day)])
     made.run([filler(9)])
@@ -138,7 +138,7 @@ def test_a_page_is_published_again_only_if_its_text_changed(tmp_path: Path) -> N
     published = [[one for one in made.kept(number) if one in ids] for number in range(7)]
     assert published == [[ids[0]], [], [], [ids[1]], [ids[2]], [ids[0]], []]
     assert made.published().count(ids[0]) == 1
-    # Nothing of the page comes back version after version: what it said before went for what it says now.
+    # No earlier capture of the page comes back: all were dropped for its current text.
     assert made.returned() == []
     assert {keeper for _, keeper in made.copies()} == {ids[0]}
 
@@ -181,7 +181,7 @@ def test_a_forgotten_document_leaves_no_trace_and_its_duplicate_returns(tmp_path
     made.take_down(keeper["id"])
     mirror = document(text(1).upper(), "mirror")
     made.run([filler(3), mirror])
-    # Of what came back the best is kept, and what is new is compared with it.
+    # The best of the returning documents is kept, and new ones are compared with it.
     (kept,) = {*made.kept()} & {copy["id"], near["id"]}
     assert made.rejected()[mirror["id"]][1] == kept
     raw = bytes.fromhex(keeper["id"])
@@ -189,19 +189,19 @@ def test_a_forgotten_document_leaves_no_trace_and_its_duplicate_returns(tmp_path
     assert not [path for path, data in held.items() if keeper["id"].encode() in data or raw in data]
     made.run([filler(4)])
     assert made.kept() == [filler(4)["id"]], "what came back once does not come back again"
-    # The one that came back is forgotten as well: then it is the turn of the other, from the part that it came back in.
+    # The returning one is forgotten as well: then the other one returns, from the same part.
     made.take_down(kept)
     made.run([filler(5)])
     (other,) = {copy["id"], near["id"]} - {kept}
     assert made.kept() == sorted([other, filler(5)["id"]])
-    # Lifted and captured again, the first one is a copy now, of what is published.
+    # Lifted and captured again, the first one is now a copy of the published one.
     made.in_force([(DOCUMENT, kept)])
     made.run([{**keeper, "fetched_at": capture("", "", 9)["fetched_at"]}, filler(6)])
     assert made.rejected()[keeper["id"]][1] == other
 
 
 def newest_files(made: Cycles) -> list[Path]:
-    """Returns the files that the newest version has written, and those that its index is made of."""
+    """Returns the files of the newest version and those of its index."""
     root = Path(made.indexes[-1].store.root)
     index = DedupIndex.open(made.indexes[-1])
     held = [root / made.made[-1][name].folder.path for name in ("documents", "duplicates", "index")]
@@ -357,7 +357,7 @@ def test_a_version_killed_in_a_pass_resumes_and_ends_with_the_same_bytes(tmp_pat
 
 
 def four(folder: Path, workers: int = 0) -> dict[str, Artifact]:
-    """Makes four versions, the last one after a takedown, with documents that come back; returns what it has made."""
+    """Makes four versions with returning documents, the last one after a takedown; returns their files."""
     rows = poor_sometimes([capture(f"p{n % 100}", row["text"], n) for n, row in enumerate(mixed(6, 150))])
     made = Cycles(folder, merge=3)
     cycles = in_cycles(rows, [50, 50, 30, 20])

@@ -1,4 +1,4 @@
-"""Two models on the same documents and items: what is compared, with which interval, and that a kill costs nothing."""
+"""Two models on the same documents and items: comparisons, their intervals, and resumption after a kill."""
 
 import json
 import math
@@ -95,7 +95,7 @@ def test_a_model_of_another_tokenizer_is_compared_on_the_text(made: Made, traine
     scored = run_stage_in(folder, "tasks.stages.evaluate.stage", EvaluateConfig(),
                           {"checkpoint": model, "shards": other.shards, "tokenizer": other.tokenizer})  # type: ignore[arg-type]  # fmt: skip
     scores = json.loads(scored.read("scores.json"))
-    # Documents are held out by their id, so both encodings have held out the same ones.
+    # Documents are held out by id, so both encodings hold out the same ones.
     assert {name: one.first for name, one in found.items()} == {
         name: score["bpb"] for name, score in scores["sources"].items()
     }

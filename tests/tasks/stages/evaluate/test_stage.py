@@ -1,4 +1,4 @@
-"""The stage evaluate, and the model that is served, on a model that was really trained."""
+"""The stage evaluate and the served model, with a really trained model."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Tasks: what the scores are, by computing them from the model token by token; and that they survive a kill."""
+"""Tasks: scores equal those computed token by token from the model, also after a kill."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def evaluated(made: Made, trained: Artifact, folder: Path, *tasks: TaskConfig, *
 
 @torch.no_grad()
 def by_hand(scorer: Scorer, prompt: str, answer: str) -> float:
-    """ln p of an answer, one token after the other, without batches."""
+    """ln p of an answer, token by token, without batches."""
     tokens = scorer.encode(prompt + answer)
     before = len(scorer.encode(prompt))
     total = 0.0
@@ -80,7 +80,7 @@ def by_hand(scorer: Scorer, prompt: str, answer: str) -> float:
 
 
 def generated(scorer: Scorer, prompt: str) -> list[int]:
-    """The tokens of a prompt, and four that greedy decoding adds."""
+    """The tokens of a prompt and four added by greedy decoding."""
     tokens = scorer.encode(prompt)
     return [*tokens, *continuation(scorer.model, tokens, scorer.eos_id, 32, Sampling(max_tokens=4))]
 
@@ -111,7 +111,7 @@ def test_a_cloze_answer_is_correct_if_greedy_decoding_produces_it(
     made: Made, trained: Artifact, tmp_path: Path
 ) -> None:
     scorer = scorer_of(made, trained)
-    # Only texts that are read as the tokens that were generated: of others greedy decoding gives another form.
+    # Only texts that encode to the generated tokens: of others, greedy decoding gives another form.
     texts = [
         "the river",
         "stone light valley",

@@ -1,4 +1,4 @@
-"""Contract of the `blocks` extractor: which blocks of a page stay, the same on every machine."""
+"""The `blocks` extractor: the kept blocks of a page, equal on every machine."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_blocks_is_the_default_extractor() -> None:
 def test_main_text_of_real_pages_is_extracted_without_boilerplate(shared_data: Path) -> None:
     pages = read_segments(shared_data / "extraction_segments")[::3]
     scored = segment_score([found_segments(page, read_page(page.html, BLOCKS).text) for page in pages])
-    assert scored.f1 >= 0.95  # the trees were trained on these pages; on hosts that they have not seen 0.943
+    assert scored.f1 >= 0.95  # the trees were trained on these pages; 0.943 on unseen hosts
 
 
 def test_text_without_an_element_is_a_block() -> None:

@@ -1,5 +1,5 @@
-"""Contract of tasks.stages.extract.html: cheap bounds let honest pages pass, and refuse what going tag by tag
-refuses."""
+"""Contract of tasks.stages.extract.html: cheap bounds accept honest pages and refuse the same pages as a
+count of every tag."""
 
 import random
 
@@ -10,7 +10,7 @@ from tasks.stages.extract.row import Rejected
 
 
 def reason(html: str) -> str:
-    """The reason for which a page is refused, or ""."""
+    """The reason for a refusal of a page, or ""."""
     try:
         refuse_bombs(html.encode())
     except Rejected as refused:
@@ -19,7 +19,7 @@ def reason(html: str) -> str:
 
 
 def exact(html: str) -> str:
-    """The same without the bounds."""
+    """The same, without the bounds."""
     try:
         _refuse_tags(html.encode())
     except Rejected as refused:

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.captures and media: captures are rows, refusals have reasons, damage is passed."""
+"""tasks.stages.extract.captures and media: captures are rows, refusals have reasons, damaged records are skipped."""
 
 import gzip
 import io
@@ -54,7 +54,7 @@ def test_the_digest_is_computed_from_the_received_payload(warc: Make) -> None:
     body = gzip.compress(b"<html>hello", mtime=0)
     (row,) = rows(warc(body=body, http="Content-Type: text/html\r\nContent-Encoding: gzip\r\n"))
     assert row.payload_digest == payload_digest(body)
-    # The value of the WARC specification's own examples: SHA-1 of nothing, in Base32.
+    # From the examples of the WARC specification: SHA-1 of nothing, in Base32.
     assert payload_digest(b"") == "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 
 
@@ -196,7 +196,7 @@ def test_reading_continues_after_damage(warc: Make, compressed: bool, bad: bytes
     found = rows(b"".join([*good[:2], bad, *good[2:]]))
     assert [row.url for row in found if not row.refused] == [f"http://a.example/{i}" for i in range(4)]
     assert [row.refused for row in found if row.refused] == ["warc_damaged"]
-    # What is known for sure is the last good capture before it.
+    # Only the last good capture before it is known for sure.
     assert next(row for row in found if row.refused).warc_offset == len(good[0])
 
 
@@ -207,7 +207,7 @@ def test_a_file_truncated_inside_a_record_is_reported(warc: Make) -> None:
     assert found[1:] in (["warc_truncated"], ["warc_damaged"])
 
 
-# File, captures that reading must still find, what is said of the rest. Counts of intact captures are the manifest's.
+# File, captures that must still be found, message about the rest. Counts of intact captures are from the manifest.
 REAL = [
     ("dolma__sample-0000.warc.gz", 22, {}),
     ("derived-a.warc.zst", 22, {}),

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.files: which files a source takes, and their rows."""
+"""Contract of tasks.stages.extract.files: the files of a source and their rows."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.guard: what one row does to its parser costs that row only."""
+"""Contract of tasks.stages.extract.guard: a row that breaks its parser affects no other row."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ from tasks.stages.extract.html import check_installed
 from tasks.stages.extract.row import Content, InputRow, Poison, Rejected
 
 GOOD = partial(Content, "read")
-# An expression that backtracks for longer than the universe is old, in C code that no signal handler interrupts.
+# An expression that backtracks practically forever, in C code that no signal handler interrupts.
 ENDLESS = partial(re.match, r"(a+)+$", "a" * 64 + "b")
 GREEDY = partial(bytes, 4 << 30)
 FATAL = partial(ctypes.string_at, 0)
@@ -44,12 +44,12 @@ def named(number: int) -> partial:
 
 
 def noting(file: Path, then: str = "") -> partial:
-    """A call that adds a line to a file, and then runs a program."""
+    """A call that appends a line to a file and then runs a program."""
     return partial(exec, f"import os; f = open({str(file)!r}, 'ab', 0); f.write(b'x\\n'); f.close()\n{then}")
 
 
 def killed_once(file: Path) -> partial:
-    """A call during which something else kills the process, the first time."""
+    """A call whose process is killed from outside the first time."""
     return partial(exec, f"import os; p = {str(file)!r}; os.path.exists(p) or (open(p, 'w'), os.kill(os.getpid(), 9))")
 
 
@@ -163,7 +163,7 @@ def test_rows_whose_total_time_exceeds_the_limit_of_one_are_all_read() -> None:
 
 
 def test_results_of_any_size_are_returned() -> None:
-    # Below, at and above what is gathered for a write, and what a pipe holds.
+    # Below, at and above the size of a write, and the capacity of a pipe.
     sizes = [0, 1, (1 << 18) - 50, 1 << 18, 5, (1 << 20) - 50, (1 << 20) + 1, 0, 20 << 20, 3, *[100_000] * 20]
     found = ExtractionGuard(5.0).run([partial(Content, "é" * (size // 2) + "." * (size % 2)) for size in sizes])
     assert [len(outcome.text.encode()) for outcome in found] == sizes

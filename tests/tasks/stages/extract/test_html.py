@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.html: the main text of a page, and what the page says about itself."""
+"""Contract of tasks.stages.extract.html: the main text and the metadata of a page."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.identity: the index of a crawl stands for a first reading of its WARC files."""
+"""Contract of tasks.stages.extract.identity: the index of a crawl replaces a first reading of its WARC files."""
 
 import io
 from collections import Counter
@@ -47,7 +47,7 @@ def written(number: int, fill: Callable[[WarcWriter], object]) -> tuple[bytes, l
 
 
 def captures(writer: WarcWriter) -> None:
-    """Captures of all kinds that a crawl stores, some of them twice, in an order that no index keeps."""
+    """Captures of all kinds that a crawl stores, some of them twice, in random order."""
     for url, held in (
         ("http://z.example/", answer(page())),
         ("http://a.example/", answer(page())),
@@ -67,7 +67,7 @@ def captures(writer: WarcWriter) -> None:
 
 
 def drawn(writer: WarcWriter) -> None:
-    """Two pages as a browser has drawn them, one of them too large."""
+    """Two pages as rendered by a browser, one of them too large."""
     for url, body in (("http://z.example/", page("Drawn. " * 60)), ("http://a.example/", page() + b" " * 20_000)):
         writer.conversion(url, WHEN, body, "text/html; charset=utf-8", "urn:uuid:1", {})
 
@@ -140,7 +140,7 @@ def test_documents_and_reasons_are_the_same_with_an_index_and_without(
         run_stage(MODULE, config, {"warc": publish(files, indexed=indexed)}, version=f"i{indexed}")
         for indexed in (True, False)
     ]
-    # The digest that a capture declares in one, a computed one in the other.
+    # A declared digest in one, a computed one in the other.
     assert made[0].record.content == made[1].record.content
     assert made[0].record.rejected == made[1].record.rejected
     assert made[0].record.rejected["duplicate_capture"] == 4

@@ -1,4 +1,4 @@
-"""Files of rows that are not what their source says stop the stage, with what, where and what to do."""
+"""Row files that do not match their source stop the stage with a message: what, where and what to do."""
 
 import gzip
 import io

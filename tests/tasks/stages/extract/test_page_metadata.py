@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.page_metadata: what a page says of itself is read where it is said, and never
+"""Contract of tasks.stages.extract.page_metadata: metadata of a page is read where the page declares it, and never
 guessed."""
 
 from datetime import UTC, datetime

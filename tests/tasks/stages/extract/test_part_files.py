@@ -1,4 +1,4 @@
-"""Contract of tasks.stages.extract.part_files: documents come back in the order of their ids, however much text they
+"""Contract of tasks.stages.extract.part_files: documents are read in the order of their ids, however much text they
 hold."""
 
 import random

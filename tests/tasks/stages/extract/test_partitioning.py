@@ -33,7 +33,7 @@ ENDINGS = ["", ".gz", ".zst", ".bz2"]
 
 
 def lines(count: int = 400) -> bytes:
-    """JSON lines of all lengths, blank, broken and too long ones among them."""
+    """JSON lines of all lengths, including blank, broken and too long ones."""
     draw = random.Random(count)
     found = []
     for number in range(count):
@@ -89,7 +89,7 @@ def test_consecutive_slices_decompress_a_file_once(packed: FileSource, monkeypat
     for one in pieces:
         list(read_file(file, packed, CONFIG, piece=one))
     assert len(opened) == (1 if file.is_packed else len(pieces))
-    # Another file takes its place, and a piece that is left in the middle is not gone on with.
+    # Another file replaces it, and an unfinished piece is not continued.
     rows = read_file(file, packed, CONFIG, piece=pieces[1])
     next(rows)
     rows.close()

@@ -1,6 +1,6 @@
-"""Contract of PDF files as a source: text in reading order with its places, and pages without text are named.
+"""PDF files as a source: text in reading order with its places; pages without text are reported.
 
-Of real files the words of the gold are in the text, and two columns are in their order.
+Texts of real files have the words of the gold, and two columns in order.
 """
 
 import re
@@ -54,7 +54,7 @@ def extracted(
     run: Mapping[str, object] | None = None,
     **settings: object,
 ) -> Artifact:
-    """What the stage makes of the files with these settings of the parser."""
+    """Output of the stage for the files with these parser settings."""
     place = folder / "papers"
     place.mkdir(exist_ok=True)
     for name, data in files.items():
@@ -262,7 +262,7 @@ def test_nearly_all_words_are_extracted_and_no_others(shared_data: Path, name: s
 
 def test_two_columns_of_a_paper_are_read_in_order(shared_data: Path) -> None:
     text = read(shared_data, "granite-docling").text
-    # Heads of sections, and sentences that begin at the lower end of a column and end at the upper end of the next one.
+    # Section headings, and sentences that continue from the bottom of a column to the top of the next.
     marks = [
         "Abstract",
         "1 Introduction",

@@ -1,6 +1,6 @@
-"""Whatever a PDF file does to its reader costs that file one rejected row, and its part goes on.
+"""A PDF file that breaks its reader gives one rejected row, and its part continues.
 
-A run that is killed resumes at the first part that is missing, and ends with the same bytes.
+A killed run resumes at the first missing part and writes the same bytes.
 """
 
 import json
@@ -29,7 +29,7 @@ ALLOWED = {
     ),
     *("empty", "needs_ocr", "poison"),
 }
-# In a process of its own, whose children are those of this stage alone.
+# In a separate process, whose only children are those of this stage.
 PROGRAM = """
 import json, resource, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ FEW = ("truncated", "password", "own_kids", "million_objects", "million_paths", 
 
 @pytest.fixture(scope="module", params=[FEW, pytest.param(tuple(HOSTILE), marks=pytest.mark.soak)], ids=["few", "all"])
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What the stage makes of them in one part, between two good files."""
+    """Output of the stage for them in one part, between two good files."""
     folder: Path = tmp_path_factory.mktemp("hostile")
     for name in request.param:
         (folder / f"{name}.pdf").write_bytes(HOSTILE[name]())
@@ -85,7 +85,7 @@ def test_the_process_that_reads_hostile_files_stays_below_a_gigabyte(outcome: di
 
 
 def made(folder: Path) -> Artifact:
-    """What the stage makes of six files, each with a page that needs OCR, in three parts."""
+    """Output of the stage for six files in three parts, each file with a page that needs OCR."""
     (folder / "papers").mkdir(parents=True, exist_ok=True)
     for number in range(6):
         page = lines(50, 700, [f"Line {line} of file {number} says that the door is open." for line in range(8)])

@@ -1,4 +1,4 @@
-"""Contract of the extract stage: rows in are documents or reasons, and the bytes do not depend on the workers."""
+"""The extract stage: each row gives a document or a reason, and the bytes do not depend on the workers."""
 
 import gzip
 import json
@@ -123,7 +123,7 @@ def test_a_rejected_capture_does_not_shadow_a_good_one(
 def test_a_page_that_takes_too_long_is_quarantined_and_the_part_continues(
     run_stage: Run, warc_artifact: Callable[..., Artifact], warc: Make, html: Make
 ) -> None:
-    # As deep as a page may be: some 0.3 s, where other pages take a millisecond or two.
+    # The maximum depth: about 0.3 s, where other pages take one or two milliseconds.
     slow = html("<div>" * 3_900 + "deep" * 100)
     captured = warc_artifact([warc("http://a.example/slow", slow), warc("http://a.example/ok")])
     config = ExtractConfig(max_page_cpu_s=0.1)

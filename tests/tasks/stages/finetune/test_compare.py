@@ -1,4 +1,4 @@
-"""A fine-tuned model beside its base: the scores are those of both on the same things, and the model is registered."""
+"""Compares a fine-tuned model with its base on the same examples and documents, and registers it."""
 
 import json
 import math
@@ -26,7 +26,7 @@ SHORT = {"user": {"before": "Q", "after": " "}, "assistant": {"before": "A", "af
 
 
 def beside(base: Artifact, examples: Artifact, version: str, **settings: Any) -> Artifact:
-    """A fine-tuning in the store of its base, as its record says."""
+    """A fine-tuning in the store of its base, according to its record."""
     inputs = {"base": base, "examples": examples}
     made = config(**settings)
     return run_stage_in(base.store.root, STAGE, made, inputs, kind="finetuned", version=version)
@@ -43,12 +43,12 @@ def rows_of(scores: Artifact) -> dict[str, dict[str, Any]]:
 
 
 def fits(examples: Examples) -> list[int]:
-    """The examples that the base has room for."""
+    """The examples that fit into the context of the base."""
     return [number for number in range(int(examples.firsts[-1])) if max(examples[number].lengths) <= 32]
 
 
 def bits_by_hand(model: Artifact, weights: str, examples: Examples, text: int = 0) -> list[float]:
-    """Bits of what is learned of each example, one at a time, from all logits."""
+    """Bits of the learned tokens of each example, one at a time, from all logits."""
     loaded, _ = model_file.load_model(Path(model.local("model.json")), Path(model.local(weights)))
     found = []
     for number in range(int(examples.firsts[-1])):

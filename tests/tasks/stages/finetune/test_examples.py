@@ -1,4 +1,4 @@
-"""The stage `examples`: which tokens are learned, and that every row is accounted for."""
+"""The stage `examples`: the learned tokens, and that every row is accounted for."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.tasks.stages.finetune.conftest import Make
 
 
 def texts_of(made: Made, found: Examples) -> tuple[str, str]:
-    """The tokens of the first example that are not learned, and those that are, as text."""
+    """The unlearned and the learned tokens of the first example, as text."""
     tokenizer = Tokenizer.from_str(made.tokenizer.read("tokenizer.json").decode())
     row = found[0]
     asked, learned = (row.tokens[row.learned == flag].tolist() for flag in (False, True))
@@ -32,7 +32,7 @@ def test_the_response_and_the_end_of_text_are_learned_and_the_prompt_is_not(made
     prompt, response = texts_of(made, found)
     assert prompt == "### Instruction:\nSay <|endoftext|>.\n\n### Response:\n"
     assert response == "No.\n<|endoftext|>"
-    # In the prompt it is plain characters.
+    # In the prompt it is plain text.
     assert found[0].tokens.tolist().count(found.summary["eos_id"]) == 1
 
 

@@ -1,4 +1,4 @@
-"""Examples from chunks: asked with title and headings, answered with the text, and traced to the page."""
+"""Examples from chunks: title and headings as prompt, text as response, and a trace to the page."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tests.tasks.stages.chunks.test_stage import pages, papers
 
 
 def made(folder: Path, chunks: Artifact, *, takedown: Artifact | None = None, **settings: Any) -> Artifact:
-    """The examples of all chunks, with the tokenizer that these were cut with."""
+    """The examples of all chunks, with the tokenizer of the chunks."""
     choice = {name: settings.pop(name) for name in ("sources", "tiers", "kinds", "languages") if name in settings}
     inputs = {"chunks": chunks, "tokenizer": tokenizer_of(chunks), **({"takedowns": takedown} if takedown else {})}
     config = ExamplesConfig.model_validate({"chunks": choice, "seq_len": 400, "heldout_share": 0, **settings})
@@ -32,7 +32,7 @@ def tokenizer_of(chunks: Artifact) -> Artifact:
 
 
 def texts_of(chunks: Artifact, found: Examples, number: int) -> tuple[str, str]:
-    """What is not learned of an example and what is, as text."""
+    """The unlearned and the learned part of an example, as text."""
     tokenizer = Tokenizer.from_str(tokenizer_of(chunks).read("tokenizer.json").decode())
     row = found[number]
     asked, learned = (row.tokens[row.learned == flag].tolist() for flag in (False, True))

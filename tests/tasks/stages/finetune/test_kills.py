@@ -1,4 +1,4 @@
-"""A run that is killed resumes where it was and ends with the same bytes: examples, and every way to fine-tune."""
+"""A killed run resumes and writes the same bytes: examples, and every method of fine-tuning."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ METHODS = {
 
 
 def made_of(source: Path, folder: Path) -> Artifact:
-    """Examples of two files and of chunks, in the store `folder`; what they are made from is in `source`."""
+    """Examples of two files and of chunks, in the store `folder`; their inputs are in `source`."""
     files = []
     for number in range(2):
         path = source / f"{number}.jsonl"

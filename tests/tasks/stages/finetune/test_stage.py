@@ -1,4 +1,4 @@
-"""The stage: examples in, a model out that has learned them, on the machinery of the pretraining."""
+"""The stage: examples in, a model out that has learned them, with the code of pretraining."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ def test_the_loss_falls(
     found = losses(made)
     assert fmean(found[-4:]) < 0.9 * fmean(found[:4])
     if kind == "dpo":
-        assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model is its reference
+        assert found[0] == pytest.approx(0.6931, abs=1e-4)  # -log sigmoid(0): the model equals its reference
 
 
 def test_an_adapter_leaves_the_base_and_the_merged_model_is_whole(

@@ -1,4 +1,4 @@
-"""When a challenger is promoted: by the interval of the score, the guards, what it has read, and what seeds allow."""
+"""Promotion of a challenger: by the interval of the score, the guards, its tokens, and the variance over seeds."""
 
 import math
 from typing import Any
@@ -60,7 +60,7 @@ def test_the_interval_is_at_least_as_wide_as_the_spread_of_seeds() -> None:
     narrow, one, both = judged(row), judged(row, seeds=(values, {})), judged(row, seeds=(values, values))
     assert narrow.promoted
     assert not one.promoted
-    # One training is compared with one: twice the variance over seeds, 0.0004, beside that over items, 1e-6.
+    # Two trainings are compared: twice the variance over seeds, 0.0004, plus that over items, 1e-6.
     assert one.score.variance == both.score.variance == pytest.approx(2 * 0.0004 + 1e-6)
     assert one.seeds == (3, 1)
     assert one.score.freedom == pytest.approx(2, rel=0.01)

@@ -1,4 +1,4 @@
-"""Token shards of given documents, and the artifacts of spans, repeats and pack that are made of them."""
+"""Token shards of given documents, and the artifacts of spans, repeats and pack made from them."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -1,4 +1,4 @@
-"""Contract of long repeats: those, and only those, that a pass over all runs of tokens finds, whatever the division."""
+"""Long repeats: exactly those that a pass over all runs of tokens finds, for any partitioning."""
 
 import tempfile
 from collections import defaultdict
@@ -42,7 +42,7 @@ def naive(shards: Shards) -> dict[tuple[int, ...], list[tuple[int, int, int]]]:
 
 
 def marks(shards: Shards) -> dict[tuple[int, int], tuple[set[int], set[int], dict[int, int]]]:
-    """Of each document its tokens in repeats, those that are left out, and the occurrences of the run at a token."""
+    """By document: its tokens in repeats, its omitted tokens, and the occurrences of the run at a token."""
     inside, later, first = defaultdict(set), defaultdict(set), defaultdict(set)
     counts: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for places in naive(shards).values():
@@ -92,7 +92,7 @@ def test_marks_equal_those_of_a_brute_force_pass(
 
 
 def all_maximal(shards: Shards) -> set[tuple[tuple[int, ...], int]]:
-    """Runs of at least WIDTH tokens, with their occurrences, that occur less often with any token more."""
+    """Runs of at least WIDTH tokens, with their occurrences, that occur less often if extended by any token."""
     around = defaultdict(list)
     for number, tokens in enumerate(one for documents in shards for one in documents):
         for start in range(len(tokens)):
@@ -121,7 +121,7 @@ def test_maximal_repeats_equal_those_of_a_brute_force_pass(shards: Shards, group
                     rows.append((tuple(suffixes.text.read(position, tokens)), occurrences))
     assert len(set(found)) == len(found)
     assert set(found) == (expected := all_maximal(shards))
-    # Of a run with more than `most` occurrences only what all of them share.
+    # For a run with more than `most` occurrences, only what all of them share.
     assert set(shared) == {(run, count) for run, count in expected if count == len(naive(shards)[run[:WIDTH]])}
 
 
@@ -144,7 +144,7 @@ def test_a_plan_omits_all_occurrences_but_the_first(tmp_path: Path) -> None:
         kept = [token for _, tokens, _ in sorted(text, key=lambda piece: (piece[0], piece[2])) for token in tokens]
         whole = [*own[0], *notice, *own[1], EOS, *own[2], EOS, *own[3], EOS, *own[4], *own[5], EOS]
         assert kept == (whole[: len(whole) // 7 * 7] if method == "concat" else whole)
-        assert packed.record.metrics["repeated_tokens"] == 3 * 60 + 1  # and the end of the notice that stood alone
+        assert packed.record.metrics["repeated_tokens"] == 3 * 60 + 1  # and the end of the lone notice
         assert packed.record.rejected["repeated"] == 1
         assert packed.record.rows_in == 5
 
@@ -164,7 +164,7 @@ def test_the_report_counts_documents_and_domains_and_masks_addresses(tmp_path: P
 
 
 def made_up(seed: int) -> Shards:
-    """Documents of pieces from a small pool, so that many are repeated."""
+    """Documents of pieces from a small pool, so that many repeat."""
     draw = np.random.default_rng(seed)
     pool = [draw.integers(1, 200, size).tolist() for size in draw.integers(30, 90, 12)]
     return [

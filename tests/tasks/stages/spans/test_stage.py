@@ -1,4 +1,4 @@
-"""The suffix arrays of the stage `spans` find every run that a pass over the documents finds, and no other."""
+"""The suffix arrays of the stage `spans` find exactly the runs that a pass over the documents finds."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Contract of the stage `takedown`: it adds to what is in force, refuses what is unusable, and reports what it met."""
+"""The stage `takedown`: adds to the active takedowns, refuses unusable requests, reports matches."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tokenizer: same bytes every time, nothing lost, fertility per language."""
+"""The tokenizer: deterministic bytes, lossless, fertility per language."""
 
 import hashlib
 import json

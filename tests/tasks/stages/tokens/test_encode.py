@@ -1,4 +1,4 @@
-"""Encoding: every document once, losslessly, in the same bytes on any number of workers."""
+"""Encoding: every document once, losslessly, in the same bytes with any number of workers."""
 
 import importlib
 import pickle
@@ -89,7 +89,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
 
 
 class Backwards(Engine):
-    """Does everything in the reverse order, each item through pickle, as if on another machine."""
+    """Processes items in reverse order, each through pickle, as if on another machine."""
 
     def map(self, fn: Callable, items: Sequence) -> Iterator:
         for index in reversed(range(len(items))):
@@ -217,7 +217,7 @@ def test_a_vocabulary_above_two_bytes_is_stored_in_four(tmp_path: Path) -> None:
 
 
 class Dies(Engine):
-    """Makes one part and is killed."""
+    """Makes one part, then is killed."""
 
     def map(self, fn: Callable, items: Sequence) -> Iterator:
         if not isinstance(fn, partial) or fn.func is not make_run:  # looking at documents is not making parts

@@ -1,4 +1,4 @@
-"""Encoders: equal to the reference or not used; special tokens are never read from text."""
+"""Encoders: equal to the reference or unused; text never encodes to special tokens."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A tokenizer that was made elsewhere is taken as it is, or refused with what it lacks."""
+"""An external tokenizer is used unchanged, or refused with the missing property."""
 
 import json
 from collections.abc import Callable

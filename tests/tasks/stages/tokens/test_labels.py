@@ -1,4 +1,4 @@
-"""Labels: columns of the documents stand beside the tokens, written as names."""
+"""Labels: columns of the documents, stored next to the tokens as names."""
 
 import json
 from datetime import UTC, datetime

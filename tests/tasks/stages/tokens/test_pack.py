@@ -25,7 +25,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 40), max_size=12), min_size=1, max_si
 
 
 def documents(shards: list[list[int]]) -> Documents:
-    """Documents of some shards; those of a shard follow each other in its file, after a head of 64 tokens."""
+    """Documents of some shards, stored contiguously in the file of each shard after a header of 64 tokens."""
     rows = [
         (number, row, 64 + sum(sizes[:row]), size)
         for number, sizes in enumerate(shards)
@@ -68,7 +68,7 @@ def test_best_fit_reads_every_token_once_and_splits_only_what_is_longer_than_a_s
     slices = Counter(packed.slices[["shard", "row"]].tolist())
     for shard, row, _, size in zip(*made, strict=True):
         assert slices[shard, row] == -(-size // seq_len)
-    # Two sequences that are half empty would have been one.
+    # Two half-empty sequences would have been one.
     assert sum(len(sequence) <= seq_len // 2 for sequence in sequences) <= 1
 
 

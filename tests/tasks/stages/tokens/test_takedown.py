@@ -1,4 +1,4 @@
-"""Contract of `pack` with a takedown: a plan has none of its documents, though the shards were made before."""
+"""`pack` with a takedown: a plan has none of its documents, even if the shards are older."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Token files from elsewhere: the same tokens, ids and pages in the shards; another tokenizer is refused."""
+"""External token files: the shards have the same tokens, ids and pages; another tokenizer is refused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ Content = dict[str, tuple[str, list[int], int]]
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made]:
-    """A corpus elsewhere, and the folder of its exports."""
+    """An external corpus, and the folder of its exports."""
     folder = tmp_path_factory.mktemp("elsewhere")
     made = tokens_in(folder / "store", corpus(60))
     for kind in ("megatron", "huggingface"):
@@ -41,7 +41,7 @@ def ours(tmp_path: Path, theirs: tuple[Path, Made]) -> dict[str, Artifact]:
 
 
 def content(shards: Artifact, source: str) -> Content:
-    """Document id -> (URL, tokens, bytes of text) of a source, over both splits."""
+    """Document id -> (URL, tokens, bytes of text) of a source, in both splits."""
     files, index = ShardSet.open(shards), DocumentIndex(shards)
     found = {}
     for name in (name for split in SPLITS for name in files.names(source, split)):

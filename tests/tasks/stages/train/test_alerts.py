@@ -1,4 +1,4 @@
-"""Alerts: each kind is raised once per episode, with the step and what to do, and a steady run raises none."""
+"""Alerts: each kind is raised once per episode with the step and a remedy; a steady run raises none."""
 
 import random
 from collections.abc import Callable
@@ -11,7 +11,7 @@ STEP = {"loss": 2.0, "step_s": 2.0, "data_wait": 0.01, "tokens_per_s": 1000.0}
 
 
 class Run:
-    """A run whose clock is the sum of its steps."""
+    """A run with a simulated clock: the sum of its steps."""
 
     def __init__(self, first_step: int = 0) -> None:
         self.watch, self.now, self.at = AlertDetector(first_step, 10_000, 0.0), 0.0, first_step
@@ -128,7 +128,7 @@ def test_steps_without_a_clock_count_as_steps() -> None:
 
 
 def test_fifty_clean_runs_raise_no_alert() -> None:
-    """Steps as uneven as on a shared machine: each a third longer or shorter, every tenth three times as long."""
+    """Steps with the variation of a shared machine: a third longer or shorter, every tenth tripled."""
     for seed in range(50):
         noise = random.Random(seed)
 

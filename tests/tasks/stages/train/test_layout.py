@@ -1,4 +1,4 @@
-"""A run whose state is sharded leaves the artifact that any other run leaves."""
+"""A run with sharded state writes the same artifact as any other run."""
 
 import hashlib
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_sharded_run_killed_and_resumed_in_another_layout_equals_a_single_rank
     place(monkeypatch, tensor=2)
     found = train(made, tmp_path, CONFIG)
     assert found.files() == alone.files()
-    # From the first step on: rounding grows with them, by Adam's division by the root of small squares.
+    # From the first step on; rounding errors grow with steps because Adam divides by the root of small squares.
     np.testing.assert_allclose(curve(found)[:, :10], curve(alone)[:, :10], atol=1e-5, rtol=0)
     np.testing.assert_allclose(curve(found), curve(alone), atol=1e-3, rtol=0)
     for step in CONFIG.milestone_steps:

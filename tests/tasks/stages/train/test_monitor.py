@@ -1,4 +1,4 @@
-"""A run is watched: alerts are in the log, the tracker and the store; its page says at the top what became of it."""
+"""Monitoring of a run: alerts in the log, the tracker and the store; its page shows the outcome at the top."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ from tests.tasks.trainer.small_run import small_config, small_spec
 
 
 class Tracker(Listener):
-    """Keeps what a tracker receives."""
+    """A tracker that records its calls."""
 
     def __init__(self) -> None:
         self.values: list[tuple[int, str, float]] = []
@@ -84,7 +84,7 @@ def test_a_stage_run_reports_its_page_and_step_percentiles(made: Made, tmp_path:
 
 
 class Stopper(Tracker):
-    """Stops the rank at a step, as a machine that hangs, until the alert of it arrives."""
+    """Stops the rank at a step (like a hanging machine) until the alert arrives."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         super().metrics(step, values)
@@ -105,7 +105,7 @@ def test_a_hanging_rank_is_a_stall_that_ends_with_its_next_step(
     config, inputs = small_config(steps=100, checkpoint_every=100), {"shards": made.shards, "plan": made.plan}
     with open_engine() as engine:
         found = stage.run(config, Inputs(inputs), output, engine)
-    # A machine under load may add stalls of its own.
+    # A machine under load may add further stalls.
     shown = [value for _, value in tracker.of("alert/stall")]
     assert shown == [1.0, 0.0] * int(found.metrics["alerts/stall"])
     assert f"Look at: alerts: {len(shown) // 2} stall." in tracker.files["report.html"]

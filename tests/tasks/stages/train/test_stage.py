@@ -1,4 +1,4 @@
-"""The stage: what it leaves, and that a kill leaves no trace in it."""
+"""The stage: its outputs, which are the same after a kill."""
 
 import hashlib
 import io
@@ -47,7 +47,7 @@ def contents(artifact: Artifact) -> dict[str, str]:
 
 
 def kill_when(made: Made, folder: Path, config: TrainConfig, sign: str) -> None:
-    """Runs the stage in a process of its own and kills it when a file that matches `sign` is there."""
+    """Runs the stage in a separate process and kills it as soon as a file matches `sign`."""
     command = [sys.executable, "-c", RUN, made.shards.store.root, str(folder), config.model_dump_json()]
     stage = subprocess.Popen(command)
     deadline = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""Checkpoints: the same bytes for the same state, and never a broken one taken for good."""
+"""Checkpoints: the same bytes for the same state; broken ones are never accepted."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path: Path
 
 
 def test_a_run_with_only_damaged_checkpoints_does_not_restart_from_scratch(tmp_path: Path) -> None:
-    """Other locations may have good ones: the next start of the stage looks there."""
+    """Other locations may have good ones: the next start of the stage searches there."""
     assert checkpoint.newest_good(tmp_path, lambda step, error: None) is None
     for step in (1, 2):
         (save(tmp_path, step) / checkpoint.MODEL).unlink()

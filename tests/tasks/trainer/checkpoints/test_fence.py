@@ -1,4 +1,4 @@
-"""Two attempts at one run: the later one writes, the earlier one finds out and leaves nothing, no step is missing."""
+"""Two attempts of one run: the later one writes, the earlier one detects it and ends; no step is missing."""
 
 import hashlib
 import io
@@ -64,7 +64,7 @@ def lines(run: Path, steps: list[int]) -> None:
 
 
 def saved(run: Path, step: int, logged: int | None = None) -> None:
-    """Lets a run's folder look as after `step` steps, of which the log holds the first `logged`."""
+    """Puts a run's folder into the state after `step` steps, with only the first `logged` of them in the log."""
     lines(run, list(range(step if logged is None else logged)))
     save_whole(run / "checkpoints", step, {"w": torch.full((3,), step)}, {"m": torch.zeros(3)}, {"run": {}})
 
@@ -102,7 +102,7 @@ def test_the_commit_belongs_to_the_latest_attempt_and_ends_all_others(tmp_path: 
 
 
 def test_an_epoch_taken_by_another_attempt_is_detected(tmp_path: Path) -> None:
-    """The artifact was committed and deleted meanwhile, and its next attempt counts from one again."""
+    """The artifact was committed and deleted meanwhile; its next attempt has number one again."""
     forgotten = Fence(output_in(tmp_path))
     forgotten.output.store.remove(ADDRESS.path)
     assert Fence(output_in(tmp_path)).epoch == forgotten.epoch
@@ -149,7 +149,7 @@ def test_a_milestone_with_missing_steps_blocks_the_commit_of_the_run(tmp_path: P
 
 
 class Fate(Listener):
-    """Lets something happen once, when a step is reached."""
+    """Calls a function once, at a step."""
 
     def __init__(self, step: int, happen: Callable[[], None]) -> None:
         self.step, self.happen = step, happen
@@ -185,7 +185,7 @@ def test_a_stale_attempt_beside_its_successor_damages_nothing(made: Made, tmp_pa
 
     def wake() -> None:
         for process in asleep:
-            with suppress(psutil.NoSuchProcess):  # a child that had ended before it was stopped
+            with suppress(psutil.NoSuchProcess):  # a child that ended before it could be stopped
                 process.send_signal(signal.SIGCONT)
         said = earlier.communicate(timeout=90)[1]
         ended.append((earlier.returncode, said))

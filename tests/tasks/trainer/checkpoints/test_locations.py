@@ -1,4 +1,4 @@
-"""Checkpoints at three locations: the newest good one is found over locations, then steps, and no fault ends a run."""
+"""Checkpoints at three locations: the search is by location, then step; no fault ends a run."""
 
 import errno
 import io
@@ -36,7 +36,7 @@ COPY = checkpoint.name_of(6)
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that is no folder of this machine; scratch folders lie in the test's own."""
+    """A store that is not a local folder; scratch folders are in the folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Store(f"memory://{tmp_path.name}")
 
@@ -113,7 +113,7 @@ def test_a_damaged_copy_falls_back_to_the_same_step_elsewhere_before_an_older_on
     assert load_file(restored / checkpoint.MODEL)["w"].tolist() == [expected] * 3
     assert max(checkpoint.steps_at(run / "checkpoints")) == expected, "the damaged one is gone"
     assert [line["step"] for line in read_metrics(run / METRICS)][:expected] == list(range(expected))
-    # A location is looked at until a good copy is found; without its marker a copy does not exist.
+    # Locations are searched until a good copy is found; a copy without its marker does not exist.
     looked_at = list(itertools.takewhile(lambda place: place in places, PLACES))
     named = {"scratch": "in scratch", "folder": str(folder), "store": "in the store"}
     seen = [named[place] for place in looked_at if damage != "unmarked" or place == "scratch"]
@@ -224,7 +224,7 @@ def test_a_full_folder_is_a_fault_and_leaves_no_partial_copy(
 def test_with_a_silent_store_the_folder_gets_copies_up_to_the_next_milestone(
     remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that resumed after a milestone that is not committed would never commit it."""
+    """A run that resumed after an uncommitted milestone would never commit it."""
 
     def away(path: str) -> None:
         raise TransientError("the store does not answer")
@@ -315,7 +315,7 @@ def test_a_blocking_folder_is_a_fault_and_delays_neither_run_nor_store(
 def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_bytes(
     made: Made, remote: Store, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the way the folder is away for a while."""
+    """The folder is temporarily unavailable during the run."""
     config: TrainConfig = small_config(steps=240, checkpoint_every=5)
     scratch, away = Path(output_in(remote).scratch), tmp_path / "unmounted"
     settings = CheckpointLocations(folder=CopyFolder(path=str(folder)), store=CopyPolicy(every=10_000), keep_every=15)
@@ -326,7 +326,7 @@ def test_a_run_that_loses_its_machine_resumes_from_the_folder_with_the_same_byte
         def metrics(self, step: int, values: object) -> None:
             if step == 12:
                 folder.rename(away)
-            if away.exists() and read_metrics(scratch / "epoch-000001" / FAULTS):  # a copy was tried meanwhile
+            if away.exists() and read_metrics(scratch / "epoch-000001" / FAULTS):  # meanwhile a copy was attempted
                 away.rename(folder)
             if step >= 42 and folder.exists() and max(kept_in(folder), default=0) > 20:
                 for process in psutil.Process().children(recursive=True):

@@ -1,4 +1,4 @@
-"""Checkpoints in the store: a run outlives its machine, and leaves nothing behind when it is done."""
+"""Checkpoints in the store: a run survives the loss of its machine, and deletes them at its end."""
 
 import json
 import logging
@@ -35,13 +35,13 @@ RESUME = f"{ADDRESS.path}/{FOLDER}"
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store that is no folder of this machine; scratch folders lie in the test's own."""
+    """A store that is not a local folder; scratch folders are in the folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return Store(f"memory://{tmp_path.name}")
 
 
 def pushed(store: Store) -> list[int]:
-    """The steps whose checkpoints are whole in the store, ascending."""
+    """The steps with complete checkpoints in the store, ascending."""
     return [int(path[-13:-5]) for path in store.list(RESUME) if path.count("/") == RESUME.count("/") + 1]
 
 
@@ -50,7 +50,7 @@ def output_in(store: Store, fingerprint: str = "a run") -> Output:
 
 
 def grown(run: Path, step: int) -> Path:
-    """Lets the folder of a run look as after `step` steps."""
+    """Puts the folder of a run into the state after `step` steps."""
     run.mkdir(parents=True, exist_ok=True)
     for name in (METRICS, SKIPPED):
         lines = [{"step": n, "loss": 1.5, "lr": 0.1, "grad_norm": 1.0, "tokens": n, "step_s": 9.9} for n in range(step)]
@@ -64,7 +64,7 @@ def recovery_of(store: Store, run: Path, fingerprint: str = "a run", **more: tup
 
 
 def move(store: Store, folder: Path, **more: tuple[int, ...]) -> Path:
-    """Restores into a machine that has nothing; returns the folder of the run there."""
+    """Restores to an empty machine; returns the folder of the run there."""
     recovery_of(store, folder, **more).restore()
     return folder
 
@@ -201,7 +201,7 @@ def test_nothing_is_copied_if_the_scratch_folder_is_in_the_store(tmp_path: Path)
 
 
 class Fate(Listener):
-    """Lets something happen once a step is reached."""
+    """Calls a function once, at a step."""
 
     def __init__(self, step: int, happen: Callable[[], None]) -> None:
         self.step, self.happen = step, happen
@@ -212,11 +212,11 @@ class Fate(Listener):
 
 
 class Asked(BaseException):
-    """The stage is asked to stop."""
+    """A request to stop the stage."""
 
 
 class Lost(BaseException):
-    """The machine is gone."""
+    """The machine is lost."""
 
 
 def train(made: Made, store: Store, config: TrainConfig, fate: Fate | None = None) -> Artifact:
@@ -239,7 +239,7 @@ def test_a_run_that_moves_between_machines_ends_with_the_same_bytes(
         raise Asked
 
     def lose() -> None:
-        """The whole machine: no process gets to save."""
+        """Loss of the whole machine: no process can save."""
         processes = psutil.Process().children(recursive=True)
         for process in processes:
             process.kill()

@@ -1,4 +1,4 @@
-"""Batches: what the plan and the order say, with the right token to predict, by any number of ranks and threads."""
+"""Batches follow the plan and the order, with correct labels, for any number of ranks and threads."""
 
 import hashlib
 import itertools
@@ -47,7 +47,7 @@ def test_every_label_is_the_next_token_of_its_own_document(
                 assert batch.tokens[row, place : place + length].tolist() == document[start:end].tolist()
                 following = np.append(document[1:], [eos])[start:end]
                 labels = batch.labels[row, place : place + length].numpy()
-                # Where a document goes on in another sequence, only the last token of this one has a label for it.
+                # If a document continues in another sequence, only the last token of this one has a label from it.
                 inside = (document[start:end] != eos) & (labels != IGNORED)
                 assert inside.sum() >= (document[start:end] != eos).sum() - 1
                 assert labels[inside].tolist() == following[inside].tolist()
@@ -150,7 +150,7 @@ def remote(spec: TrainSpec, made: Made, s3: S3Server, tmp_path: Path) -> TrainSp
 
 
 def steps_of(spec: TrainSpec, ranks: int, first: int, end: int, workers: int) -> Iterator[Batch]:
-    """Yields global batches, put together from what each of some ranks loads."""
+    """Yields global batches, combined from the loads of all ranks."""
     loaders = [
         Loader(Batches(spec), range(MICROBATCHES)[rank::ranks], STEPS, CPU, workers=workers) for rank in range(ranks)
     ]
@@ -165,7 +165,7 @@ def steps_of(spec: TrainSpec, ranks: int, first: int, end: int, workers: int) ->
 
 
 def chain(spec: TrainSpec, ranks: list[int], workers: int = 1) -> list[str]:
-    """Returns the sha256 of all batches up to each step; `ranks` says how many ranks load it."""
+    """Returns the sha256 of all batches up to each step; `ranks` is the number of ranks."""
     digest, sums, first = hashlib.sha256(), [], 0
     for count, group in itertools.groupby(ranks):
         end = first + len(list(group))

@@ -1,6 +1,6 @@
-"""Withheld documents: nothing of them reaches the model, all else stays, and a resume sees the same.
+"""Withheld documents: none of their tokens reach the model, the rest is unchanged, also after resuming.
 
-Poisoned ones are found, named and blank from then on; the rest of the batch is trained.
+Poisoned ones are found, reported and blank from then on; the rest of the batch is trained.
 """
 
 import json
@@ -73,10 +73,10 @@ def test_a_withheld_document_does_not_reach_the_model_and_nothing_else_changes(m
         )
         assert torch.all(blank.tokens[gone] == batches.eos_id)
         assert torch.equal(blank.tokens[~gone], batch.tokens[~gone])
-        of_gone = torch.cat([gone[:, 1:], gone[:, -1:]], 1)  # whose token a label is
+        of_gone = torch.cat([gone[:, 1:], gone[:, -1:]], 1)  # the document of a label
         assert torch.all(blank.labels[of_gone] == IGNORED)
         assert torch.equal(blank.labels[~of_gone], batch.labels[~of_gone])
-        # Where a document that stays is read, the model has seen the same as with the whole batch.
+        # For each remaining document, the model sees the same as with the whole batch.
         with torch.no_grad():
             before, after = (trainer.replica.model.hidden(one.tokens, one.documents) for one in (batch, blank))
         read = ~of_gone & (batch.labels != IGNORED)
@@ -154,7 +154,7 @@ BELL = "\a"
 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """As `made`, where all documents of the source my-books have a character that no other has."""
+    """As `made`, where all documents of the source my-books have a character that no other document has."""
     rows = [{**row, "text": row["text"][: 5 + index * 7 % 130]} for index, row in enumerate(corpus(360))]
     for row in rows:
         if row["source"] == "my-books":
@@ -292,7 +292,7 @@ def test_the_document_behind_a_spike_is_found_in_a_run(made: Made, tmp_path: Pat
         wild = reads[:, None] & (torch.arange(output.shape[1]) < length) & (trainer.step == step)
         return torch.where(wild[..., None], -50 * output, output)
 
-    # What the first layer reads is scaled away by its norm, and what the last one writes is not.
+    # The norm of the first layer removes the scale of its input; the output of the last layer keeps its scale.
     trainer.replica.model.norm.register_forward_hook(lambda module, inputs, output: shake(module, (seen[-1],), output))
     seen: list[torch.Tensor] = []
     trainer.replica.model.embedding.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))

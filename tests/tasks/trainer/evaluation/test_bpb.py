@@ -1,4 +1,4 @@
-"""Bits per byte: the definition, worked out by hand and by brute force."""
+"""Bits per byte: the definition, computed by hand and by brute force."""
 
 import math
 from itertools import pairwise
@@ -30,7 +30,7 @@ def write(folder: Path, split: str, documents: list[list[int]], n_bytes: list[in
 
 
 def brute_force_bits(model: Transformer, tokens: list[int]) -> float:
-    """Each token alone, from end-of-text and what stands before it, as far back as its window reaches."""
+    """Each token alone, from end-of-text and the preceding tokens within its window."""
     stream, bits, done = [EOS, *tokens], 0.0, 0
     while done < len(tokens):
         end = min(len(tokens), done + (CONTEXT // 2 if done else CONTEXT))

@@ -1,4 +1,4 @@
-"""Held-out text during a run: what the evaluation measures, the same after a resumption, and no trace in the weights.
+"""Held-out text during a run: as measured by evaluation, equal after resuming, without effect on the weights.
 
 Ranks in all layouts: `test_parallel`.
 """

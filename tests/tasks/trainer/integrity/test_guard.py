@@ -1,4 +1,4 @@
-"""The guard: what is refused, and that noise is not."""
+"""The guard refuses outliers, and accepts noise."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from tasks.trainer.integrity.guard import MAX_REFUSED, WINDOW, LossGuard
 
 
 def falling(seed: int, steps: int = 600) -> list[float]:
-    """A loss as of a run: it falls, with noise of a few hundredths."""
+    """A typical loss: it falls, with noise of a few hundredths."""
     draw = random.Random(seed)
     return [3 + 6 * math.exp(-step / 80) + draw.gauss(0, 0.08) for step in range(steps)]
 

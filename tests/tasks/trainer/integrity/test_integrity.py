@@ -1,6 +1,6 @@
-"""Silent corruption: a flipped bit names its rank, the run ends with the bytes of a clean one, and clean runs are.
+"""Silent corruption: a flipped bit is traced to its rank, and the run ends with the bytes of a clean run.
 
-A rank that is slower than the others is named once per episode; noise is not.
+A slow rank is reported once per episode; noise is not reported.
 """
 
 import json
@@ -69,7 +69,7 @@ def test_two_differing_ranks_stop_and_repeating_the_step_names_the_bad_one(
 
 def test_corrupt_weights_are_not_saved(made: Made, clean: dict[str, str], tmp_path: Path) -> None:
     spec = spec_at(made, tmp_path)
-    # Rank 0 is the one that writes; steps 3 to 5 end with a checkpoint.
+    # Rank 0 writes; steps 3 to 5 end with a checkpoint.
     assert ranks_of(spec, 2, weight={"rank": 0, "step": 5, "bit": 3}) == [1, 1]
     assert digests(tmp_path, "checkpoints/step-*/*").items() <= clean.items()
     assert not (tmp_path / "checkpoints" / "step-00000006").exists()
@@ -184,7 +184,7 @@ def test_a_non_finite_value_on_one_rank_is_refused_by_all(
 
 
 class Fixed:
-    """A replica whose share of the gradient is what the test says."""
+    """A replica with the gradient share given by the test."""
 
     def __init__(self, shares: list[float], tolerance: float = 0.0) -> None:
         self.shares, self.share, self.share_tolerance = iter(shares), 0.0, tolerance

@@ -1,4 +1,4 @@
-"""Rolling back: weights that a step has damaged are left, its steps are passed over, and a resume does the same."""
+"""Rollback: damaged weights are discarded, the damaging steps are skipped, and a resumed run does the same."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is exported computes in `transformers` what our model does, and stands in GGUF as llama.cpp reads it."""
+"""Exported models compute the same in `transformers`, and GGUF files have the layout of llama.cpp."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ SCALINGS: dict[str, Any] = {
 
 
 def model_of(tied: bool, kv_heads: int, scaling: str, vocab_size: int, **others: float) -> Transformer:
-    """Returns a model whose weights are all random: the head of a new one is zero, and its norms are one."""
+    """Returns a model with only random weights: new models have a head of zeros and norms of ones."""
     settings = {"layers": 3, "dim": 64, "heads": 4, "kv_heads": kv_heads, "tie_embeddings": tied, **others}
     model = build(ModelConfig.model_validate({**settings, "rope_scaling": SCALINGS[scaling]}), vocab_size, 1)
     generator = torch.Generator().manual_seed(2)
@@ -110,7 +110,7 @@ def test_the_exported_tokenizer_gives_the_same_tokens(made: Made, tmp_path: Path
     text = made.tokenizer.read("tokenizer.json").decode()
     folder = exported(tmp_path, model_of(True, 4, "none", len(json.loads(text)["model"]["vocab"])), text)
     theirs, ours = AutoTokenizer.from_pretrained(folder), Tokenizer.from_str(text)
-    # Every byte is a token, so any text has tokens; the second half of one is text, too, as models stop anywhere.
+    # Every byte is a token, so any text has tokens, and models can stop anywhere.
     odd = "".join(map(chr, range(1, 0x300))) + "𝔘🏳️‍🌈\u202e\ufeff\t\r\n \u3000"
     for one in ("Plain words, and 12 numbers.", "  naïve\n\ncafé – 東京", "don't stop", odd):
         ids = theirs(one).input_ids
@@ -160,7 +160,7 @@ def test_gguf_has_shape_tokens_and_weights_with_permuted_queries_and_keys(made: 
     np.testing.assert_array_equal(weights["output.weight"], ours["head.weight"])
     query = ours["layers.2.attention.wq.weight"]
     half = model.config.head_dim // 2
-    # llama.cpp turns rows 2i and 2i + 1 of a head together, we turn i and i + half.
+    # llama.cpp rotates rows 2i and 2i + 1 of a head as a pair, we rotate i and i + half.
     for head, pair in ((0, 0), (1, 3), (3, half - 1)):
         first = head * 2 * half
         np.testing.assert_array_equal(weights["blk.2.attn_q.weight"][first + 2 * pair], query[first + pair])

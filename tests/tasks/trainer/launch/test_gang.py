@@ -1,4 +1,4 @@
-"""Two nodes train one model: the same bytes, one writer, and no node that waits for ever for another."""
+"""Two nodes train one model: equal bytes, one writer, and no endless wait for another node."""
 
 import os
 import re
@@ -39,7 +39,7 @@ ENDLESS = {"steps": 100_000, "checkpoint_every": 100_000}
 
 @pytest.fixture(scope="module")
 def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store where one node has made what `CONFIG` makes, and nothing happened to it."""
+    """A store with the result of `CONFIG` on one node without faults."""
     store = store_with(made, tmp_path_factory.mktemp("whole") / "store", WEIGHTS)
     run_stage(recipe_of(store, CONFIG), "train")
     return store
@@ -47,7 +47,7 @@ def whole(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store where one node has made what `SHORT` makes."""
+    """A store with the result of `SHORT` on one node."""
     store = store_with(made, tmp_path_factory.mktemp("done") / "store", WEIGHTS)
     run_stage(recipe_of(store, SHORT), "train")
     return store
@@ -87,7 +87,7 @@ def test_a_gang_that_lost_node_0_resumes_from_the_store_with_the_same_bytes(
     recipe = recipe_of(store, CONFIG)
     pods = gang(recipe, tmp_path)
     resume = f"test/checkpoint/dev/{FOLDER}"
-    # The record of a checkpoint: its files alone, of an upload that goes on, are nothing to resume from.
+    # The record of a checkpoint: files without it belong to an unfinished upload and are ignored.
     record = re.compile(rf"{resume}/step-(\d{{8}})\.json")
     until(lambda: any(int(match[1]) > 40 for match in map(record.fullmatch, Store(store).list(resume)) if match))
     pods[0].kill()

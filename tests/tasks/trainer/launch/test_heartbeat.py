@@ -70,7 +70,7 @@ def test_a_node_exits_only_after_its_result_is_written_to_a_slow_store() -> None
 
 
 def test_the_heartbeat_thread_has_ended_when_the_context_has() -> None:
-    # One that comes back from torch while the interpreter ends makes it abort, and a trained model fails.
+    # A thread that returns from torch while the interpreter ends would abort the process and fail a trained model.
     port = free_port()
     left: list[bool] = []
 

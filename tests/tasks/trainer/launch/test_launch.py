@@ -1,4 +1,4 @@
-"""Runs in processes of their own: exit codes, restarts, and no process left behind."""
+"""Runs in separate processes: exit codes, restarts, and no leftover process."""
 
 import contextlib
 import errno
@@ -48,7 +48,7 @@ def steps_done(spec: TrainSpec) -> int:
 
 
 def trainers(spec: TrainSpec, module: str = "tasks.trainer") -> list[psutil.Process]:
-    """The live processes that work on a spec, ranks only or agents too."""
+    """The live processes of a spec: ranks only, or also agents."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = process.info["cmdline"] or []
@@ -108,7 +108,7 @@ def test_killed_ranks_resume_and_end_with_the_same_bytes(made: Made, tmp_path: P
     assert not due
     log = (tmp_path / "broken" / LOG).read_text()
     assert log.count("[rank 0] INFO resumed at step") == len(kills)
-    assert "connectFullMesh" not in log  # a rank that finds an address of the attempt before
+    assert "connectFullMesh" not in log  # a rank that finds an address of the previous attempt
     final = f"checkpoints/{checkpoint.name_of(120)}/*"
     assert digests(tmp_path / "whole", final) == digests(tmp_path / "broken", final) != {}
 
@@ -119,7 +119,7 @@ def test_twenty_kills_of_ranks_and_agents_change_no_byte(made: Made, tmp_path: P
     whole, broken = (small_spec(made, tmp_path / name, **settings) for name in ("whole", "broken"))
     train_local(whole, lambda step, values: None, 1)
     draw = random.Random(20)
-    # Ten in the steps in which a checkpoint is written, ten anywhere; of a rank or of the agent.
+    # Ten in steps that write a checkpoint, ten in any step; of a rank or of the agent.
     due = [30 * number + (20 - 30 * number % 20 if number % 2 else draw.randint(0, 19)) for number in range(1, 21)]
     victims = [draw.choice(("tasks.trainer", "tasks.trainer", "tasks.trainer.launch.agent")) for _ in due]
     kills = list(zip(due, victims, strict=True))
@@ -130,7 +130,7 @@ def test_twenty_kills_of_ranks_and_agents_change_no_byte(made: Made, tmp_path: P
             draw.choice(alive).send_signal(signal.SIGKILL)
 
     for _ in range(21):
-        with contextlib.suppress(TransientError):  # the agent was killed, or had restarted its ranks often enough
+        with contextlib.suppress(TransientError):  # the agent was killed, or reached its limit of restarts
             train_local(broken, kill, 2)
             break
     assert not kills
@@ -175,7 +175,7 @@ def test_an_invalid_run_is_refused_with_its_cause(made: Made, tmp_path: Path) ->
     spec = small_spec(made, tmp_path).model_copy(update={"weights": {"code": 0.5, "poems": 0.5}})
     with pytest.raises(InputError, match='the source "poems" has a weight but no sequence'):
         train_local(spec, lambda step, values: None, 2)
-    # No rank tried twice: what torchrun starts again reads the recorded failure. The second rank may be stopped
+    # No rank tried twice: restarted ranks read the recorded failure. The second rank may be stopped
     # before it logs its own.
     assert 1 <= (tmp_path / LOG).read_text().count("has a weight but no sequence") <= 2
     assert subprocess.run(training_command(str(write(spec)), 1), check=False).returncode == 2

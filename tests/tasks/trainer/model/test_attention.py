@@ -1,4 +1,4 @@
-"""Every attention kernel computes what the mask says: earlier keys of the same document and no others."""
+"""Every attention kernel follows the mask: only earlier keys of the same document."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def packed(lengths: tuple[tuple[int, ...], ...] = LENGTHS) -> Tensor:
 
 
 def heads_of(documents: Tensor, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    """Random queries of four heads, keys and values of two."""
+    """Random queries of four heads, and keys and values of two."""
     generator = torch.Generator().manual_seed(0)
     shapes = ((documents.shape[0], heads, documents.shape[1], width) for heads in (4, 2, 2))
     q, k, v = (torch.randn(shape, generator=generator) for shape in shapes)
@@ -104,7 +104,7 @@ def test_cu_seqlens_have_few_distinct_shapes_over_batches() -> None:
 def by_document(
     q: Tensor, k: Tensor, v: Tensor, begins: Tensor, ends: Tensor, *longest: int, **options: object
 ) -> Tensor:
-    """What torch documents of `varlen_attn` with a causal window: attention within each document, laid end to end."""
+    """`varlen_attn` with a causal window according to its documentation: attention within concatenated documents."""
     assert options == {"window_size": (-1, 0), "enable_gqa": True}
     assert begins is ends
     assert min(longest) >= int(begins.diff().max())

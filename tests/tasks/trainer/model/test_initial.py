@@ -1,4 +1,4 @@
-"""Initial weights of an earlier run: taken as they are, from the right model and tokenizer, and only once."""
+"""Initial weights of an earlier run: used unchanged, with the same model and tokenizer, and only once."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ NAME = "test/checkpoint@first"
 
 @pytest.fixture(scope="module")
 def first(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """The checkpoint artifact of a tiny run, with what a next run reads of it."""
+    """The checkpoint artifact of a tiny run, with the files that a following run reads."""
     folder = tmp_path_factory.mktemp("first")
     spec = small_spec(made, folder / "run")
     train(spec)
@@ -151,7 +151,7 @@ def test_a_different_model_is_refused_with_both_values_and_the_setting(
     said = r"checkpoint@first is another model: dim is 64 and was 32\. Set dim = 32 in \[train\.model\], or leave out"
     with pytest.raises(InputError, match=said):
         spec_from(made, first, tmp_path, model=other)
-    # The tensors have the same shapes, and other columns of them would be a head.
+    # The tensors have the same shapes, but heads would be other columns.
     split = before.model_copy(update={"heads": 8, "kv_heads": 4})
     assert shapes(split) == shapes(before)
     with pytest.raises(InputError, match="heads is 8 and was 4, kv_heads is 4 and was 2"):

@@ -1,4 +1,4 @@
-"""Parameters of published models and named sizes are those they are said to have; FLOPs are those that torch counts.
+"""Published models and named sizes have their published parameters; FLOPs equal those counted by torch.
 
 Published models are those of `transformers`, on torch's meta device: nothing is computed or stored.
 """

@@ -1,4 +1,4 @@
-"""The model: documents do not see one another, its loss is the textbook's, and rotary angles are the published ones."""
+"""The model: no attention between documents, the textbook loss, and the published rotary angles."""
 
 import math
 

@@ -2,8 +2,8 @@
 
 Reads a list of jobs, each `{"layout": {..} or null, "steps": [first, until], "tie": bool, "optimizer": name,
 "compression": settings, "batches": different ones, "read": folder, "write": folder}`, and trains a tiny model on
-made-up batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per job, the last
-of made-up held-out text after every step. A layout of null is the trainer's bit-exact mode.
+synthetic batches in each, one after the other. Rank 0 writes a list with `{"losses", "norms", "bpb"}` per job, the last
+of synthetic held-out text after every step. A layout of null is the trainer's bit-exact mode.
 """
 
 import json
@@ -47,7 +47,7 @@ def batch(step: int, number: int) -> Batch:
 
 
 def held_out() -> dict[str, list[HeldoutDocument]]:
-    """Returns documents of two sources, some longer than a sequence; their parts are no multiple of the ranks."""
+    """Returns documents of two sources, some longer than a sequence; ranks do not divide their number of parts."""
     random = np.random.default_rng(7)
     sizes = {"a": (5, 70, 20, 33), "b": (SEQ_LEN, 3)}
     return {

@@ -1,4 +1,4 @@
-"""Compressed sums of gradients: what they round, leave for later and send, and that a run still learns."""
+"""Compressed gradient sums: rounding, error feedback, bytes sent, and learning."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two ranks has found."""
+    """The results of two ranks."""
     folder = tmp_path_factory.mktemp("sums")
     shared = {**os.environ, "WORLD_SIZE": str(WORLD), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     command = [sys.executable, "-W", "ignore", "-m", "tests.tasks.trainer.parallel.compression_worker", str(folder)]
@@ -95,7 +95,7 @@ def test_a_run_learns_under_both_engines_and_is_resumed(tmp_path: Path) -> None:
     for found in (rounded, np.concatenate([until, after])):
         np.testing.assert_allclose(found, exact, atol=5e-3)
         assert not np.array_equal(found, exact)
-    # Random tokens, learned by heart: nothing is further from a low rank.
+    # Memorized random tokens: the case furthest from a low rank.
     assert approximate[-1] < 0.5 * approximate[0]
     np.testing.assert_allclose(approximate_too, approximate, atol=5e-3)
 

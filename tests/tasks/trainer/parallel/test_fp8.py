@@ -1,4 +1,4 @@
-"""Products in fp8: exact where fp8 is, close elsewhere, and at home under FSDP."""
+"""Products in fp8: exact for values that fp8 represents, close for others, also under FSDP."""
 
 from collections.abc import Iterator
 
@@ -69,7 +69,7 @@ def test_only_hidden_matrices_of_suitable_shape_use_fp8() -> None:
     before = {name: parameter for name, parameter in model.named_parameters()}
     use_fp8(model.layers, CPU)
     narrow = {name for name, module in model.named_modules() if isinstance(module, Fp8Linear)}
-    # The keys and values of one head of 8 are no multiple of 16.
+    # Keys and values of one head of size 8 are not a multiple of 16.
     assert narrow == {f"layers.0.{name}" for name in ("attention.wq", "attention.wo", "ffn.w1", "ffn.w2", "ffn.w3")}
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
 

@@ -1,4 +1,4 @@
-"""The memory that a rank is said to need is what its process takes: parameters, gradients, moments and activations.
+"""The predicted memory of a rank equals that of its process: parameters, gradients, moments and activations.
 
 Change the model, attention, the loss, the optimizer or tasks/trainer/parallel, and run the soak part: processes over
 gloo.
@@ -35,7 +35,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any] | None, dict[str, Any]]] = {
 def test_the_estimate_is_within_15_percent_of_the_measurement(name: str, tmp_path: Path) -> None:
     ranks, layout, settings = LAYOUTS[name]
     (tmp_path / "job.json").write_text(json.dumps({"layout": layout, "settings": settings}))
-    # Memory that is freed goes back to the system, so that the peak is that of the tensors that are alive.
+    # Freed memory is returned to the system, so that the peak is that of live tensors.
     shared = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     command = [

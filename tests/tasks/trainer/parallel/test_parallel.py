@@ -1,4 +1,4 @@
-"""Every way to share a run over ranks gives the loss and the gradient of one rank, and reads what any other wrote.
+"""Every layout over ranks gives the loss and gradient of one rank, and reads checkpoints of any other layout.
 
 Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four
 ranks, and checkpoints between all layouts.
@@ -58,7 +58,7 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 
 
 def job(layout: dict[str, Any] | None, steps: tuple[int, int] = (0, STEPS), **more: Any) -> dict[str, Any]:
-    # A pipeline has embedding and head on different ranks, and so do the others, to be compared with it.
+    # Pipelines have embedding and head on different ranks; the other layouts do the same for comparison.
     return {"layout": layout, "steps": steps, "tie": False, **more}
 
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_of_one_layout_resumes_in_another_and_exports_to_one_file(
     expected, found = load_file(whole / checkpoint.MODEL), load_file(merged / checkpoint.MODEL)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        # Adam divides by the root of the squared gradient, so rounding of a tiny one shows.
+        # Adam divides by the root of the squared gradient, so rounding of tiny gradients is visible.
         torch.testing.assert_close(found[name], tensor, atol=1e-3, rtol=0)
 
 

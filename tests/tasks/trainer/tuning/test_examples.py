@@ -1,4 +1,4 @@
-"""Batches of a fine-tuning: what is not to be learned gives no gradient, and every step names its rows."""
+"""Batches of fine-tuning: unlearned tokens give no gradient, and every step records its rows."""
 
 import json
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def test_a_label_is_the_next_token_if_that_is_learned(batches: ExampleBatches) -
 
 
 def test_prompt_tokens_give_exactly_zero_gradient(batches: ExampleBatches) -> None:
-    """The gradient is that of the response's labels alone, computed from the logits by another way, to the bit 0."""
+    """The gradient of the response's labels only, computed in another way from the logits; others are exactly 0."""
     part = batches.microbatches(0, [0])[0]
     model = build(MODEL, VOCABULARY, 0)
     hidden = model.hidden(part.tokens, part.documents)
@@ -117,7 +117,7 @@ def test_only_a_bad_example_is_masked(batches: ExampleBatches) -> None:
     learned = part.labels != IGNORED
     assert (after.labels[mine] == IGNORED).all()
     assert (after.tokens[mine] == EOS).all()
-    # The end-of-text of the example before is where the hidden one begins, and stays.
+    # The end-of-text of the previous example marks the begin of the hidden one, and stays.
     kept = learned & ~mine
     assert torch.equal(after.labels[kept], part.labels[kept])
     assert torch.equal(after.tokens[~mine], part.tokens[~mine])

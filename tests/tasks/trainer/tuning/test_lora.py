@@ -1,4 +1,4 @@
-"""Adapters: nothing before they learn, the same merged, and the base stays as it is; NF4 is that of bitsandbytes."""
+"""Adapters: no effect before training, equal when merged, base unchanged; NF4 equals that of bitsandbytes."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_merged_and_unmerged_compute_the_same(model: Transformer, base: str, tar
     torch.testing.assert_close(whole(TOKENS, DOCUMENTS), found, atol=1e-5, rtol=1e-5)
     for adapter in adapters(model):
         adapter.active = False
-    if whole.head is None:  # a head of its own begins at zero
+    if whole.head is None:  # an untied head begins at zero
         assert (model(TOKENS, DOCUMENTS) - found).abs().max() > 1e-3
 
 
@@ -92,7 +92,7 @@ def test_codes_scales_and_error_equal_those_of_bitsandbytes(shape: tuple[int, ..
     ours = dequantize(codes, scales, given.shape)
     assert torch.equal(codes, packed.flatten())
     assert torch.equal(scales, state.absmax)
-    # As one row: its CPU kernel takes the wrong scales where rows are no multiple of a block, as in (48, 96).
+    # As one row: its CPU kernel uses wrong scales for rows that are not a multiple of a block, as in (48, 96).
     theirs = bitsandbytes.dequantize_nf4(*bitsandbytes.quantize_nf4(given.flatten(), blocksize=64)).view(shape)
     torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-6)
     torch.testing.assert_close((given - ours).norm(), (given - theirs).norm())

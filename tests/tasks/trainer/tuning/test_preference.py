@@ -1,4 +1,4 @@
-"""DPO: loss and gradient are those of the formula, computed pair by pair, one text at a time."""
+"""DPO: loss and gradient equal the formula, computed pair by pair, one text at a time."""
 
 import math
 
@@ -24,7 +24,7 @@ def model() -> PreferenceTransformer:
 
 
 def packed(texts: list[tuple[tuple[int, ...], tuple[int, ...]]], length: int) -> tuple[torch.Tensor, ...]:
-    """Returns tokens, documents and labels of texts laid end to end, shape (1, length); 0 is end-of-text."""
+    """Returns tokens, documents and labels of concatenated texts, shape (1, length); 0 is end-of-text."""
     tokens, documents, labels = [], [], []
     for number, (prompt, answer) in enumerate(texts):
         whole = [0, *prompt, *answer]

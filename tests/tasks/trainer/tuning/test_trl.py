@@ -1,4 +1,4 @@
-"""DPO against trl's trainer: on the same weights and pairs, the same loss and the same gradient of every weight."""
+"""DPO compared with trl's trainer: equal loss and gradients for the same weights and pairs."""
 
 from pathlib import Path
 from typing import Any
