@@ -1,6 +1,6 @@
 """Parquet is opened in one module, in a way that short processes do not abort at exit.
 
-Change how Parquet is opened, or the version of Arrow, and run the soak part.
+Run the soak tests after a change of how Parquet is opened, or of the version of Arrow.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """A run that starts from the weights of another: lineage, lookups and takedowns include both.
 
-Change what is registered or sent to MLflow, and run the soak part.
+Run the soak tests after a change of what is registered or sent to MLflow.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Tracking against a real MLflow server on loopback.
 
-Change the view or the version of MLflow, and run the soak part.
+Run the soak tests after a change of the view or of the version of MLflow.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Contract of the audit page: a uniform and stable sample of every verdict, escaped, with personal data masked.
 
-Change how the sample is drawn, and run the soak part.
+Run the soak tests after a change of how the sample is drawn.
 """
 
 import hashlib

@@ -41,7 +41,7 @@ def test_spans_become_placeholders_and_overlapping_ones_become_one(spans: list[d
 
 @pytest.mark.parametrize("bad", [span("ip", 3, 3), span("ip", -1, 2), span("ip", 8, 11), span("ip", 5, 2)])
 def test_a_span_outside_the_text_is_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="outside a text of 10 characters"):
+    with pytest.raises(ValueError, match="outside the text of 10 characters"):
         mask("0123456789", [span("email", 0, 1), bad])
 
 

@@ -1,6 +1,6 @@
 """Contract of what-if: its funnel for other limits equals that of a later consolidate run.
 
-Run the soak part after a change of the memory per document.
+Run the soak tests after a change of the memory per document.
 """
 
 import tracemalloc

@@ -171,6 +171,6 @@ def test_zero_spread_gives_no_interval(differences: list[float]) -> None:
 def test_a_model_without_its_tokenizer_is_refused(trained: Artifact, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="contains no tokenizer"):
         Contender.of_artifact("one", trained)
-    with pytest.raises(InputError, match=r"holds no model\.json, model\.safetensors, tokenizer\.json"):
+    with pytest.raises(InputError, match=r"has no model\.json, model\.safetensors, tokenizer\.json"):
         Contender.of_folder("one", tmp_path)
     assert stage.milestones(trained) == [50, 100, 150]

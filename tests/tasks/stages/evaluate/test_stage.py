@@ -74,5 +74,5 @@ def test_the_served_model_accepts_prompts_in_every_input_format(model_folder: Pa
 
 
 def test_a_folder_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"has no tokenizer\.json"):
         _load_pyfunc(str(tmp_path))

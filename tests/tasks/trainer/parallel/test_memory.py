@@ -1,7 +1,7 @@
 """The predicted memory of a rank equals that of its process: parameters, gradients, moments and activations.
 
-Change the model, attention, the loss, the optimizer or tasks/trainer/parallel, and run the soak part: processes over
-gloo.
+Run the soak tests (processes over gloo) after a change of the model, attention, the loss, the optimizer or
+tasks/trainer/parallel.
 """
 
 import json

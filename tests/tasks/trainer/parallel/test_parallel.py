@@ -1,7 +1,7 @@
 """Every layout over ranks gives the loss and gradient of one rank, and reads checkpoints of any other layout.
 
-Change something in tasks/trainer/parallel, attention, loss, adamw or muon, and run the soak part: all products of four
-ranks, and checkpoints between all layouts.
+Run the soak tests (all products of four ranks, checkpoints between all layouts) after a change of
+tasks/trainer/parallel, attention, loss, adamw or muon.
 """
 
 import json
