@@ -40,7 +40,7 @@ class TextModel:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / TOKENIZER).exists():
-            raise InputError(f"{folder} holds no {TOKENIZER}", "register the model again")
+            raise InputError(f"{folder} has no {TOKENIZER}", "register the model again")
         self.model, self.description = model_file.load_model(folder / model_file.FILE, folder / MODEL)
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
 
