@@ -187,7 +187,7 @@ def test_a_text_is_explained_on_the_page_and_escaped(post, get, indexed):
     assert answer.text.count("</textarea>") == 1
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert "page 2\n&lt;script&gt;" in post(text="page 2\r\n" + HOSTILE).text
-    assert "no span of 8 tokens or more stands" in post(text="Η γάτα κάθεται στο παράθυρο").text
+    assert "no span of 8 tokens or more occurs verbatim" in post(text="Η γάτα κάθεται στο παράθυρο").text
 
 
 def test_an_error_of_explain_is_shown_as_a_message(post, client, indexed):
