@@ -103,7 +103,7 @@ def test_filters_without_a_source_are_refused() -> None:
 
 
 def test_the_documented_example_without_a_crawl_filters_its_files() -> None:
-    text = DOC.read_text().partition("Documents also come without a crawl")[2].partition("```toml\n")[2]
+    text = DOC.read_text().partition("A corpus does not need a crawl")[2].partition("```toml\n")[2]
     example = tomllib.loads(text.partition("```")[0])
     recipe = read({"name": "mine", "canary": {"current": {"books": 1.0}}, **example})
     assert not recipe.crawl.enabled
