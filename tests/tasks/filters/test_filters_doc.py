@@ -124,6 +124,6 @@ def test_the_settings_shown_are_settings() -> None:
 
 
 def test_every_file_of_the_catalogue_is_described() -> None:
-    (section,) = re.findall(r"## Queries\n(.*?)\n## ", DOCUMENT.read_text(), re.S)
+    (section,) = re.findall(r"## Catalogue\n(.*?)\n## ", DOCUMENT.read_text(), re.S)
     rows = re.findall(r"^\| `(\w+)` \|", section, re.M)
     assert sorted(rows) == sorted(catalogue.CATALOGUE)
