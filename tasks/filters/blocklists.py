@@ -123,8 +123,9 @@ def load_index(sources: Sequence[BlocklistFile]) -> BlocklistIndex:
     names = list(dict.fromkeys(source.category for source in sources))
     hashes, categories = [cache.folder() / f"{_cache_key(sources)}.{part}.npy" for part in ("hashes", "categories")]
     if not (hashes.exists() and categories.exists()):
-        for path, array in zip((hashes, categories), _read(sources, names), strict=True):
-            _save(path, array)
+        hash_array, category_array = _read(sources, names)
+        _save(hashes, hash_array)
+        _save(categories, category_array)
     # Memory-mapped: pages that are never looked up are never loaded, and workers share the rest.
     return BlocklistIndex(npy.load(hashes, mapped=True), npy.load(categories, mapped=True), names)
 

@@ -113,7 +113,7 @@ def hash_words(spellings: Sequence[str]) -> NDArray[np.uint64]:
     for begin in range(0, len(spellings), 4096):
         batch = spellings[begin : begin + 4096]
         codes = _code_points("".join(batch))
-        sizes = [len(word) for word in batch]
+        sizes = np.array([len(word) for word in batch], np.int64)
         ends = np.cumsum(sizes)
         values = _mixed(codes.astype(np.uint64))
         hashes.append(_hashes(values, ends - sizes, ends))
