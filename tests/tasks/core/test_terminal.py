@@ -15,7 +15,7 @@ GONE = 141
 
 
 def ended(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command whose output nobody reads."""
+    """Runs a command whose output is not read."""
     read, pipe = os.pipe()
     os.close(read)
     try:

@@ -128,7 +128,7 @@ def test_aliases_follow_the_newest_decision_in_any_order_of_logging(
     uri = f"http://127.0.0.1:{port}"
     champions.checkpoint("v1", YOUNG)
     for stage in JUDGED:
-        champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # nobody listens
+        champions.run(stage, "v1", uri if stage in ("compare", "promote") else "")  # without a listener
     missed = {path: champions.store.read(path) for path in champions.store.list(OUTBOX)}
     assert len(missed) == 2
     with mlflow_server(tmp_path / "mlflow", port):

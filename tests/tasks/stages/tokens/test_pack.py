@@ -57,7 +57,7 @@ def test_concat_joins_the_documents_and_cuts_every_seq_len_tokens(shards: list[l
 
 
 @given(LENGTHS, st.integers(2, 17))
-def test_best_fit_reads_every_token_once_and_splits_only_what_is_longer_than_a_sequence(
+def test_best_fit_reads_every_token_once_and_splits_only_documents_longer_than_a_sequence(
     shards: list[list[int]], seq_len: int
 ) -> None:
     made = documents(shards)

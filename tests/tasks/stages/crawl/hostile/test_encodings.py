@@ -37,7 +37,7 @@ def readable():
         "garbage behind gzip": (gzip.compress(TEXT) + b"garbage" * 1000, "gzip"),
         "several members": (gzip.compress(TEXT[:50]) + gzip.compress(TEXT[50:]), "gzip"),
         "members without end": (gzip.compress(TEXT) + gzip.compress(b" ") * 20_000, "gzip"),
-        "a coding that nobody knows": (TEXT, "x-secret"),
+        "an unknown coding": (TEXT, "x-secret"),
         "no coding at all": (TEXT, "none"),
         "a charset": (TEXT, "UTF-8"),
         "blanks and capitals": (gzip.compress(TEXT), " GZip ,, identity"),
@@ -51,7 +51,7 @@ def unreadable():
         "a hundred layers": (nested(TEXT, 3), ", ".join(["gzip"] * 100)),
         "br that is none": (TEXT, "br"),
         "deflate that is none": (TEXT, "deflate"),
-        "packed in what nobody knows": (gzip.compress(TEXT), "x-secret"),
+        "an unknown coding over gzip": (gzip.compress(TEXT), "x-secret"),
         "broken gzip": (b"\x1f\x8b" + b"\xff" * 100, "gzip"),
         "empty gzip": (b"", "gzip"),
     }
